@@ -31,7 +31,10 @@ class NativeComm(Readings):
         use = self._group.use()  # keeps the comm open until this function returns
         if use is None:
             raise InvalidState("the process group has been shut down")
-        yield ffi.cast("ddl_comm *", use.comm)
+        try:
+            yield ffi.cast("ddl_comm *", use.comm)
+        finally:
+            del use  # in Python 3.10 an exception's traceback would keep it
 
 
 def add_new(native: Any) -> None:

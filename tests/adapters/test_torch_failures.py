@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -475,6 +476,59 @@ else:
 """.replace("tensor = torch.ones(1)", "tensor, group = torch.ones(1), dist.group.WORLD")
     for ended in ranks(2, text):
         ended.expect_success()
+
+
+WITHIN = {
+    "signal": """
+def destroy(*_):
+    dist.destroy_process_group()
+signal.signal(signal.SIGALRM, destroy)
+signal.alarm(2)
+refused(Dead, "shut down", dist.all_reduce_coalesced, [ones, ones])
+""",
+    "finalizer": """
+ones.attribute = Finalizer()
+dist.all_reduce(ones, async_op=True)
+del ones
+time.sleep(1)
+try:
+    dist.all_reduce(torch.ones(1))
+except Dead:
+    pass
+""",
+    "completion": """
+future = dist.irecv(torch.empty(1), 1).get_future()
+ones.attribute = Finalizer()
+dist.all_reduce(ones, async_op=True)
+del ones
+while dist.is_initialized():
+    time.sleep(0.01)
+""",
+}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [way if way == "signal" else pytest.param(way, marks=pytest.mark.slow) for way in WITHIN],
+)
+def test_shutdown_from_within(ranks: Run, way: str) -> None:
+    """A group is shut down by a thread that is inside a call of it."""
+    text = f"""
+class Finalizer:
+    def __del__(self):
+        dist.destroy_process_group()
+ones = torch.ones(9)
+if rank == 0:
+{textwrap.indent(WITHIN[way], "    ")}
+else:
+    if {way!r} in ("finalizer", "completion"):
+        dist.all_reduce(ones)
+    time.sleep(6)
+    os._exit(0)
+print("ended", flush=True)
+"""
+    ended = ranks(2, text)[0].expect_success()
+    assert "ended" in ended.out
 
 
 def test_forked_child_that_destroyed_its_groups_raises(ranks: Run) -> None:

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "errors.hpp"
+#include "no_gil.hpp"
 #include "shared_memory.hpp"
 
 namespace ddl_torch
@@ -51,10 +52,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::unique_ptr<Roster> 
 
 Backend::~Backend()
 {
-    // Python may drop the last reference with the GIL held, which callbacks need to end.
-    std::optional<pybind11::gil_scoped_release> no_gil;
-    if (Py_IsInitialized() && PyGILState_Check())
-        no_gil.emplace();
+    const NoGil no_gil; // callbacks need it to end
     shutdown();
 }
 
@@ -404,6 +402,7 @@ Backend::WorkPtr Backend::submit(Operation operation)
         require_done(part(comm, &options, nullptr), operation.name, *group);
     work->own(std::move(calls));
     start(*work, operation, name, collected);
+    use.leave(); // a signal handler that runs in wait() may shut the group down
     if (!operation.async)
         work->wait();
     return work;

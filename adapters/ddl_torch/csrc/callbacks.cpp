@@ -34,8 +34,8 @@ void Callbacks::add(std::function<void()> callback)
     });
     if (running_)
         return;
+    Executor::instance().run([self = shared_from_this()] { self->run(); }); // waits for the lock
     running_ = true;
-    Executor::instance().run([self = shared_from_this()] { self->run(); });
 }
 
 void Callbacks::run()
@@ -119,11 +119,7 @@ void Callbacks::add_done_callback(const FuturePtr &future, pybind11::function ca
 
 pybind11::object future_of(Work &work)
 {
-    c10::intrusive_ptr<c10::ivalue::Future> future;
-    {
-        pybind11::gil_scoped_release no_gil; // it may copy results
-        future = work.getFuture();
-    }
+    auto future = work.getFuture();
     if (work.buffers().stream)
         return pybind11::cast(std::make_shared<torch::jit::PythonFutureWrapper>(future));
     return for_python(future, work.group().callbacks(), false);

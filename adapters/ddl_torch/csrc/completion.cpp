@@ -57,15 +57,18 @@ bool Completion::drain(double seconds)
     return true;
 }
 
-void Completion::stop()
+bool Completion::stop()
 {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         stopping_ = true;
         changed_.notify_one();
     }
+    if (thread_.get_id() == std::this_thread::get_id())
+        return false;
     if (thread_.joinable())
         thread_.join();
+    return true;
 }
 
 void Completion::run()

@@ -32,8 +32,8 @@ class Completion
     // Take works until none is pending. Return false if one is still pending after the given time.
     bool drain(double seconds);
 
-    // End the thread. No work may be pending.
-    void stop();
+    // End the thread. No work may be pending. Return false in that thread, which ends later.
+    bool stop();
 
   private:
     ddl_status take(int64_t timeout_ms);

@@ -50,26 +50,22 @@ Executor &Executor::instance()
 
 void Executor::run(std::function<void()> task)
 {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
     if (tasks_.size() <= idle_) {
         changed_.notify_all();
         return;
     }
-    start_thread();
-}
-
-// Called with the lock held. If no thread can be started, the task waits for an existing one; if
-// there is none, the task would never run, so the error is thrown.
-void Executor::start_thread()
-{
     try {
         quiet_thread([this] { work(); }).detach();
     } catch (const std::system_error &) {
-        if (idle_ + running_ == 0) {
-            tasks_.pop_back();
-            throw;
-        }
+        // The task waits for an existing thread. If there is none, it would never run.
+        if (idle_ + running_ > 0)
+            return;
+        task = std::move(tasks_.back());
+        tasks_.pop_back();
+        lock.unlock(); // freeing the task's captures may need the GIL
+        throw;
     }
 }
 

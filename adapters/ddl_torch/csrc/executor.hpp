@@ -21,7 +21,8 @@ class Executor
     // not matter.
     static Executor &instance();
 
-    // Run the task soon. It must not throw. Thread-safe, does not block.
+    // Run the task soon. It must not throw. Thread-safe, does not block. Throws std::system_error
+    // if there is no thread and none can be started.
     void run(std::function<void()> task);
 
     // Wait until no task is queued or running. Return false after the given time. The caller must
@@ -30,7 +31,6 @@ class Executor
 
   private:
     void work();
-    void start_thread();
 
     std::mutex mutex_;
     std::condition_variable changed_;

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,7 @@ namespace
 
 constexpr double kGracePeriod = 1.0;     // seconds for pending operations to end before an abort
 constexpr double kCallbackTimeout = 5.0; // seconds for callbacks to end, at exit
+constexpr double kLeaveTimeout = 10.0;   // seconds for aborted operations to return
 constexpr std::chrono::milliseconds kShortest(1000); // for the ranks to connect
 
 std::mutex endpoint_mutex;
@@ -328,10 +330,11 @@ Group::Use::Use(Group &group) : group_(&group)
     }
 }
 
-Group::Use::~Use()
+void Group::Use::leave()
 {
     if (group_)
         group_->inside_.fetch_sub(1);
+    group_ = nullptr;
 }
 
 void Group::abort(const std::string &reason)
@@ -391,14 +394,19 @@ void Group::failed()
     }
     if (!hooks || hooks->empty())
         return;
-    Executor::instance().run([hooks] {
+    const auto call = [hooks] {
         for (const auto &[id, hook] : *hooks)
             try {
                 (*hook)();
             } catch (const std::exception &failure) {
                 LOG(ERROR) << "ddl: abort hook " << id << ": " << failure.what();
             }
-    });
+    };
+    try {
+        Executor::instance().run(call);
+    } catch (const std::system_error &failure) {
+        LOG(ERROR) << "ddl: the abort hooks are not called: " << failure.what();
+    }
 }
 
 std::string Group::closing_reason() const
@@ -408,6 +416,9 @@ std::string Group::closing_reason() const
 }
 
 // Destroy the comm. Operations that have not ended after `grace` seconds are aborted with `reason`.
+//
+// The caller may hold a Use itself, or be the completion thread: Python runs a finalizer where the
+// last reference to a tensor is dropped. It cannot wait for itself, so the aborted comm is leaked.
 void Group::leave(double grace, const std::string &reason)
 {
     if (closed_.exchange(true) || owner_ != getpid())
@@ -419,14 +430,28 @@ void Group::leave(double grace, const std::string &reason)
     };
     if (!wait_for_leavers(grace) || !completion_->drain(grace)) {
         ddl_comm_abort(comm_, reason.c_str());
-        wait_for_leavers(1e6); // an abort ends all operations
-        completion_->drain(1e6);
+        // An abort ends all operations.
+        if (!wait_for_leavers(kLeaveTimeout) || !completion_->drain(kLeaveTimeout)) {
+            leak("a call on it has not returned");
+            return;
+        }
     }
-    completion_->stop();
+    if (!completion_->stop()) {
+        ddl_comm_abort(comm_, reason.c_str());
+        leak("its completion thread shuts it down");
+        return;
+    }
     if (ddl_comm_status(comm_) != DDL_OK)
         endpoint_->pool->renew();
     ddl_comm_destroy(comm_);
     endpoint_.reset();
+}
+
+void Group::leak(const char *why)
+{
+    LOG(WARNING) << "ddl: a process group that was shut down keeps its memory: " << why;
+    completion_.release();
+    new std::shared_ptr<Endpoint>(endpoint_);
 }
 
 bool Group::closed() const
@@ -436,11 +461,17 @@ bool Group::closed() const
 
 std::vector<std::shared_ptr<Group>> Group::all()
 {
-    std::lock_guard<std::mutex> lock(registry_mutex);
     std::vector<std::shared_ptr<Group>> groups;
-    for (auto &each : registry)
-        if (auto group = each.lock(); group && !group->closed())
-            groups.push_back(std::move(group));
+    {
+        std::lock_guard<std::mutex> lock(registry_mutex);
+        for (auto &each : registry)
+            if (auto group = each.lock())
+                groups.push_back(std::move(group));
+    }
+    // Dropping the last reference may need the GIL, so not under the lock.
+    groups.erase(std::remove_if(groups.begin(), groups.end(),
+                                [](const auto &group) { return group->closed(); }),
+                 groups.end());
     return groups;
 }
 

@@ -103,7 +103,11 @@ class Group
     {
       public:
         explicit Use(Group &group);
-        ~Use();
+        ~Use()
+        {
+            leave();
+        }
+        void leave();
         Use(const Use &) = delete;
 
         explicit operator bool() const
@@ -199,6 +203,7 @@ class Group
                                          std::chrono::milliseconds timeout);
 
     void leave(double grace, const std::string &reason);
+    void leak(const char *why);
 
     std::shared_ptr<Endpoint> endpoint_;
     const Addresses addresses_; // addresses of the ranks' endpoints

@@ -10,12 +10,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 
 #include "errors.hpp"
 #include "executor.hpp"
 #include "gpu.hpp"
 #include "group.hpp"
+#include "no_gil.hpp"
 
 namespace ddl_torch
 {
@@ -186,9 +188,8 @@ void Work::settle()
 {
     // Dropping a tensor may need the GIL, and a thread that holds it may wait in call_once. So what
     // was in use is dropped after that.
-    GroupOfCalls calls;
     Buffers used;
-    std::call_once(settled_, [this, &calls, &used] {
+    std::call_once(settled_, [this, &used] {
         std::exception_ptr failure;
         if (ddl_work *work = work_)
             if (ddl_status status = ddl_work_test(work); status != DDL_OK) {
@@ -199,7 +200,7 @@ void Work::settle()
         group_->extensions().end(sequence_);
         if (!failure && !buffers_.stream)
             failure = copy_results();
-        calls.swap(calls_);
+        calls_.reset();
         used.copies.swap(buffers_.copies);
         used.finish.swap(buffers_.finish);
         used.keep.swap(buffers_.keep);
@@ -213,6 +214,7 @@ bool Work::isCompleted()
         return true;
     if (!ended())
         return false;
+    const NoGil no_gil;
     settle();
     return true;
 }
@@ -258,19 +260,21 @@ uint64_t Work::getSequencenumber() const
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
 {
+    const NoGil no_gil; // another thread may need it while it holds the lock
     std::lock_guard<std::mutex> lock(future_mutex_);
     if (!future_) {
-        future_ = c10::make_intrusive<c10::ivalue::Future>(
+        auto future = c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()), accelerators_of(buffers_.outputs));
         // A forked child has no thread that could complete the future later: every work has failed
         // there.
         if (isCompleted() || followed_) {
             future_completed_ = true;
-            complete_future(future_); // no callback can have been added yet
+            complete_future(future); // no callback can have been added yet
         } else {
             future_state_.emplace();
             group_->completion().watch();
         }
+        future_ = std::move(future);
     }
     return future_;
 }
@@ -290,14 +294,19 @@ void Work::deliver()
     }
     group_->completion().unwatch();
     auto self = c10::intrusive_ptr<Work>::reclaim_copy(this);
-    Executor::instance().run([self, future] {
+    const auto complete = [self, future] {
         try {
             at::ThreadLocalStateGuard guard(*self->future_state_);
             self->complete_future(future);
         } catch (const std::exception &failure) {
             LOG(ERROR) << "ddl " << self->name_ << ": a future's callback: " << failure.what();
         }
-    });
+    };
+    try {
+        Executor::instance().run(complete);
+    } catch (const std::system_error &) { // no thread can be started
+        complete();
+    }
 }
 
 // The future's value, in NCCL's form, which PyTorch's quantization hooks read: the outputs of an

@@ -55,14 +55,26 @@ assert future.wait()[0] == 2 * total + 1
 work.wait()
 
 
+class Dispatched(torch.Tensor):
+    """A tensor into which a copy runs Python code."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        with torch._C._DisableTorchDispatch():
+            return func(*args, **(kwargs or {}))
+
+
 # A thread that holds the GIL asks for a work that the completion thread is settling. That thread
-# drops the only reference to the input, which needs the GIL.
+# needs the GIL too: to copy the outputs, and to drop the only reference to the input.
 if rank == 0 and size > 1:
     watched = dist.irecv(torch.empty(1), 1).get_future()  # starts the completion thread
 interval = sys.getswitchinterval()
 sys.setswitchinterval(100)
 for ask in ("get_future", "is_completed"):
-    work = dist.all_gather([torch.empty(1) for _ in range(size)], torch.ones(1), async_op=True)
+    outputs = [torch.empty(1).as_subclass(Dispatched) for _ in range(size)]
+    work = dist.all_gather(outputs, torch.ones(1), async_op=True)
     until = time.monotonic() + 0.2
     while time.monotonic() < until:
         pass
