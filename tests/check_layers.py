@@ -70,6 +70,7 @@ MAX_FILES = 20  # Python sources in one of these folders
 # The rooms of a layer, from top to bottom; "" has the layer's own files. A file includes no header
 # of a room above its own.
 ROOMS = {
+    "connect": ("wireup", "rendezvous", "endpoint", "addresses", "handshake"),
     "device": ("", "nccl", "core"),
     "engine": ("", "executor", "messages", "named", "recorder", "calls"),
 }

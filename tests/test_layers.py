@@ -69,6 +69,12 @@ def test_long_file_is_reported_and_no_violation(tree: Path) -> None:
         ("libddl/src/net/tcp.c", '#include "link.h"\n', "write the path from src"),
         ("libddl/src/misc/tcp.c", "", "not in a layer"),
         ("libddl/src/net/attic/tcp.c", "", "net/attic is not a room"),
+        ("libddl/src/connect/reach.c", "", "connect/ is not a room"),
+        (
+            "libddl/src/connect/endpoint/race.c",
+            '#include "connect/wireup/reach.h"\n',
+            "wireup is above endpoint",
+        ),
         (
             "libddl/src/device/core/pinned.c",
             '#include "device/device.h"\n',

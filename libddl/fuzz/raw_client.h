@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "connect/endpoint.h"
+#include "connect/endpoint/endpoint.h"
 #include "input.h"
 #include "net/shm.h"
 #include "net/socket.h"

@@ -14,8 +14,8 @@
 #include "comm/members.h"
 #include "comm/plan_file.h"
 #include "comm/settings.h"
-#include "connect/neighbours.h"
-#include "connect/wireup.h"
+#include "connect/addresses/neighbours.h"
+#include "connect/wireup/wireup.h"
 #include "membership/creation.h"
 
 enum {

@@ -6,7 +6,7 @@
 #include "base/until.h"
 #include "comm/layout.h"
 #include "comm/operation_times.h"
-#include "connect/endpoint.h"
+#include "connect/endpoint/endpoint.h"
 #include "device/device.h"
 #include "health/health.h"
 #include "net/shm.h"

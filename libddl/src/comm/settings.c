@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/time_limits.h"
-#include "connect/neighbours.h"
+#include "connect/addresses/neighbours.h"
 
 enum { COMMIT_LEAST_MS = DDL__COMMIT_LEAST / DDL__MS };
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP links that get their connection when one of the two ends first sends.
  *
- * The sender requests the connection (connect/first_use.h dials it); the other end gets it without
- * a request. A rank that has waited for a while to receive also requests it, which reveals a dead
- * peer even if no member monitors it any more. Another thread stores the connection in `arrival`.
- * The driver adopts it at the next send or receive, which fail on the descriptor -1, or at the next
- * event. Only the driver changes `fd` and `seal`, under the lock, because any thread may close. It
- * then sends what was queued. */
+ * The sender requests the connection (connect/wireup/first_use.h dials it); the other end gets it
+ * without a request. A rank that has waited for a while to receive also requests it, which reveals
+ * a dead peer even if no member monitors it any more. Another thread stores the connection in
+ * `arrival`. The driver adopts it at the next send or receive, which fail on the descriptor -1, or
+ * at the next event. Only the driver changes `fd` and `seal`, under the lock, because any thread
+ * may close. It then sends what was queued. */
 #include <errno.h>
 #include <stdio.h>
 

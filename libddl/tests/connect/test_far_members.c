@@ -5,7 +5,7 @@
 
 #include <errno.h>
 
-#include "connect/wireup_state.h"
+#include "connect/wireup/wireup_state.h"
 
 enum { SIZE = 5, ONE = 1, OTHER = 3 };
 

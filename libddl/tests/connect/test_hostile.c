@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "check.h"
-#include "connect/address.h"
-#include "connect/handshake.h"
-#include "connect/rendezvous.h"
+#include "connect/addresses/address.h"
+#include "connect/handshake/handshake.h"
+#include "connect/rendezvous/rendezvous.h"
 #include "net/shm.h"
 #include "net/socket.h"
 #include "ranks.h"

@@ -2,7 +2,7 @@
 /* The addresses of a large job are distributed along a tree. Here small jobs use the tree, too, and
  * a rank dies or fails at one point of it. Ranks are processes that only run the rendezvous. */
 #include "base/clock.h"
-#include "connect/rendezvous.h"
+#include "connect/rendezvous/rendezvous.h"
 #include "processes.h"
 
 enum { SIZE = 11, MANY = 70 };

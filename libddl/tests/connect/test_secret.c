@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "connect/endpoint.h"
-#include "connect/handshake.h"
+#include "connect/endpoint/endpoint.h"
+#include "connect/handshake/handshake.h"
 #include "ranks.h"
 
 static char folder[] = "/tmp/ddl-secret-XXXXXX", path[sizeof folder + 16];

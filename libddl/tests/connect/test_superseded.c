@@ -2,7 +2,7 @@
 /* A member that is at an earlier creation of a comm than others begins again, and the creation of
  * the others succeeds, wherever the news reaches it. The ranks are stopped at points of the wireup,
  * so that each test has one order of events. */
-#include "connect/wireup_state.h"
+#include "connect/wireup/wireup_state.h"
 #include "membership/creation.h"
 #include "processes.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "connect/wireup.h"
+#include "connect/wireup/wireup.h"
 #include "health/health.h"
 #include "net/socket.h"
 #include "processes.h"

@@ -5,7 +5,7 @@
 #ifndef DDL_TESTS_OPENING_LINKS_H
 #define DDL_TESTS_OPENING_LINKS_H
 
-#include "connect/wireup_state.h"
+#include "connect/wireup/wireup_state.h"
 #include "processes.h"
 #include "survivors.h"
 

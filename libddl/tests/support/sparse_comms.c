@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linked into tests, by --wrap, so that their few ranks run like those of a sparse comm: each has
  * control connections only to the next ranks in the ring, and no link is open at first. */
-#include "connect/first_use.h"
-#include "connect/neighbours.h"
+#include "connect/addresses/neighbours.h"
+#include "connect/wireup/first_use.h"
 
 bool __wrap_ddl__is_sparse(int size);
 bool __wrap_ddl__is_sparse(int size)
