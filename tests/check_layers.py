@@ -67,11 +67,13 @@ PYTHON_LAYERS = {
 }
 MAX_FILES = 20  # Python sources in one of these folders
 
-# The rooms of a layer, from top to bottom; "" has the layer's own files. A file includes no header
-# of a room above its own.
+# The rooms of a layer, from top to bottom; "" has the files outside a room. A file includes no
+# header of a room above its own.
 ROOMS = {
     "connect": ("wireup", "rendezvous", "endpoint", "addresses", "handshake"),
     "device": ("", "nccl", "core"),
+    "net": ("shm", "tcp", ""),
+    "plan": ("algorithms", ""),
     "engine": ("", "executor", "messages", "named", "recorder", "calls"),
 }
 

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "connect/endpoint/endpoint.h"
 #include "input.h"
-#include "net/shm.h"
+#include "net/shm/shm.h"
 #include "net/socket.h"
 
 enum { FDS = 128, PASSED_MAX = 3 };

@@ -9,8 +9,8 @@
 #include "connect/endpoint/endpoint.h"
 #include "device/device.h"
 #include "health/health.h"
-#include "net/shm.h"
-#include "net/tcp.h"
+#include "net/shm/shm.h"
+#include "net/tcp/tcp.h"
 
 struct ddl_comm {
     ddl_endpoint *endpoint;

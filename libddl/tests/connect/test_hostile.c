@@ -13,7 +13,7 @@
 #include "connect/addresses/address.h"
 #include "connect/handshake/handshake.h"
 #include "connect/rendezvous/rendezvous.h"
-#include "net/shm.h"
+#include "net/shm/shm.h"
 #include "net/socket.h"
 #include "ranks.h"
 

@@ -4,7 +4,7 @@
  * it for the others and does not change buffers that were only sent. Ranks are processes. */
 #include <dirent.h>
 
-#include "net/lending.h"
+#include "net/shm/lending.h"
 #include "shared_buffers.h"
 
 enum { SIZE = 3, ELEMENTS = 100003, MIB = 1 << 20, WIDEST = 16 };

@@ -11,7 +11,7 @@
 #include "connect/addresses/address.h"
 #include "connect/endpoint/create_failures.h"
 #include "connect/handshake/handshake.h"
-#include "net/regions.h"
+#include "net/shm/regions.h"
 
 /* A comm's slot at its endpoint. */
 typedef struct ddl__comm_slot ddl__comm_slot;

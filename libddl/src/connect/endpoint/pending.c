@@ -14,7 +14,7 @@
 #include "base/time_limits.h"
 #include "connect/endpoint/endpoint_state.h"
 #include "membership/creation.h"
-#include "net/shm.h"
+#include "net/shm/shm.h"
 #include "net/socket.h"
 
 enum {

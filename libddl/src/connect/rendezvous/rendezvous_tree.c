@@ -17,7 +17,7 @@
 #include "base/time_limits.h"
 #include "connect/endpoint/race.h"
 #include "connect/rendezvous/rendezvous.h"
-#include "net/shm.h"
+#include "net/shm/shm.h"
 #include "net/socket.h"
 
 /* ------------------------------------------------------------------------------------ the giver */

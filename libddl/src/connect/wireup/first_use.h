@@ -6,7 +6,7 @@
 
 #include "connect/endpoint/endpoint.h"
 #include "net/link.h"
-#include "net/slots.h"
+#include "net/tcp/slots.h"
 
 struct ddl__wireup;
 

@@ -8,8 +8,8 @@
 #include "connect/endpoint/endpoint.h"
 #include "connect/wireup/first_use.h"
 #include "membership/creation.h"
-#include "net/shm.h"
-#include "net/tcp.h"
+#include "net/shm/shm.h"
+#include "net/tcp/tcp.h"
 
 /* The control connection to a member, for the failure detector. Members that share memory keep the
  * connection over which they passed it. Over TCP, the control connection is dialed together with

@@ -27,8 +27,8 @@
 #ifndef DDL_NET_LENDING_H
 #define DDL_NET_LENDING_H
 
-#include "net/arena.h"
-#include "net/regions.h"
+#include "net/shm/arena.h"
+#include "net/shm/regions.h"
 
 /* The content of the entry of a lent span. */
 typedef struct ddl__loan {

@@ -28,8 +28,8 @@
 #include <pthread.h>
 #include <sys/uio.h>
 
-#include "net/slots.h"
-#include "net/tcp.h"
+#include "net/tcp/slots.h"
+#include "net/tcp/tcp.h"
 
 enum {
     DDL__TCP_QUEUE = 64, /* frames that wait on one link, including the farewell */

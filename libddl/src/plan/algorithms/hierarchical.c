@@ -16,8 +16,8 @@
  * each way, because the X ranks of a host share it. */
 #include <stdlib.h>
 
+#include "plan/algorithms/exchanges.h"
 #include "plan/builder.h"
-#include "plan/exchanges.h"
 
 _Static_assert((int)DDL__FOLDS >= (int)DDL__LEVELS_MAX, "a fold for each level");
 

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/time_limits.h"
-#include "net/shm_link.h"
+#include "net/shm/shm_link.h"
 
 ddl__shm_buffers *ddl__shm_buffers_create(size_t n)
 {

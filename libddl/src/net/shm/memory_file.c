@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/memory_file.h"
+#include "net/shm/memory_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

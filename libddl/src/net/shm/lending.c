@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/lending.h"
+#include "net/shm/lending.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/bell.h"
-#include "net/memory_file.h"
+#include "net/shm/bell.h"
+#include "net/shm/memory_file.h"
 #include "net/socket.h"
 
 /* ---------------------------------------------------------------------------------- the owner */

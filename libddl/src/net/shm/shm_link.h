@@ -6,9 +6,9 @@
 
 #include <pthread.h>
 
-#include "net/arena.h"
-#include "net/lending.h"
-#include "net/stores.h"
+#include "net/shm/arena.h"
+#include "net/shm/lending.h"
+#include "net/shm/stores.h"
 
 /* The peer's arena on its way to a link that was created unopened. */
 typedef struct ddl__shm_arrival {

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/time_limits.h"
-#include "net/tcp_link.h"
+#include "net/tcp/tcp_link.h"
 
 enum {
     STRETCH = 256 << 10, /* bytes of one measurement */

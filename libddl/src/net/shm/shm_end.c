@@ -17,8 +17,8 @@
  * after the end. */
 #include <string.h>
 
-#include "net/bell.h"
-#include "net/shm_link.h"
+#include "net/shm/bell.h"
+#include "net/shm/shm_link.h"
 
 void ddl__shm_look_for_end(ddl__shm_link *s)
 {

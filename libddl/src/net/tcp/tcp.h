@@ -6,7 +6,7 @@
 
 #include "net/link.h"
 #include "net/seal.h"
-#include "net/slots.h"
+#include "net/tcp/slots.h"
 
 enum { DDL__LANES_MAX = 64 };
 

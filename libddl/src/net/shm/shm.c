@@ -11,15 +11,15 @@
  * Waking. A driver that also waits for TCP sleeps on descriptors, not on a futex. It has one
  * descriptor for all peers that share memory with it: its bell (bell.h). Thus no pair of ranks
  * needs its own descriptor. */
-#include "net/shm.h"
+#include "net/shm/shm.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "net/bell.h"
-#include "net/shm_link.h"
+#include "net/shm/bell.h"
+#include "net/shm/shm_link.h"
 
 _Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT, "not among a link's words");
 

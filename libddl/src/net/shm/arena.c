@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/arena.h"
+#include "net/shm/arena.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 
 #include "base/crypto.h"
 #include "base/forks.h"
-#include "net/bell.h"
-#include "net/lending.h"
-#include "net/memory_file.h"
+#include "net/shm/bell.h"
+#include "net/shm/lending.h"
+#include "net/shm/memory_file.h"
 
 static size_t rings_bytes(unsigned readers)
 {

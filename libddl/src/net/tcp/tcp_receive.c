@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
-#include "net/tcp_link.h"
+#include "net/tcp/tcp_link.h"
 
 void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason)
 {

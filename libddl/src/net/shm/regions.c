@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each allocation has a header just before it, in memory that a forked child inherits. */
-#include "net/regions.h"
+#include "net/shm/regions.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include "base/forks.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "net/memory_file.h"
+#include "net/shm/memory_file.h"
 
 enum { PAGE = 4096, HUGE_PAGE = 2 * 1024 * 1024, LINE = 64 };
 

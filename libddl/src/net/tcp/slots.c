@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/slots.h"
+#include "net/tcp/slots.h"
 
 #include <stdint.h>
 #include <stdlib.h>

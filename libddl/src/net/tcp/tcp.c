@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/time_limits.h"
-#include "net/tcp_link.h"
+#include "net/tcp/tcp_link.h"
 
 enum {
     SOCKET_BUFFER = 4 << 20,

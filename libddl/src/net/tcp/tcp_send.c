@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "net/tcp_link.h"
+#include "net/tcp/tcp_link.h"
 
 enum { BATCH = 16 /* frames in one sendmsg */ };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/bell.h"
+#include "net/shm/bell.h"
 
 #include <errno.h>
 #include <string.h>

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/time_limits.h"
-#include "net/tcp_link.h"
+#include "net/tcp/tcp_link.h"
 
 void ddl__tcp_ask(ddl__tcp_link *l)
 {

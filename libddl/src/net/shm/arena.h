@@ -29,8 +29,8 @@
 
 #include <stdalign.h>
 
-#include "net/regions.h"
-#include "net/shm.h"
+#include "net/shm/regions.h"
+#include "net/shm/shm.h"
 
 enum {
     DDL__ARENA_MAGIC = 0x64646c61,

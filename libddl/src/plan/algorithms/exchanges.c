@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/exchanges.h"
+#include "plan/algorithms/exchanges.h"
 
 #include <stdlib.h>
 #include <string.h>
