@@ -145,6 +145,22 @@ def test_violation_is_found(tree: Path, name: str, text: str, message: str) -> N
     assert message in found[0]
 
 
+@pytest.mark.parametrize(
+    ("folder", "suffix", "message"),
+    [
+        ("ddl_elastic/step", ".py", "ddl_elastic/step: 21 Python files; at most 20"),
+        ("libddl/src/net/shm", ".c", "libddl/src/net/shm: 21 C modules; at most 20"),
+    ],
+)
+def test_full_folder_is_found(tree: Path, folder: str, suffix: str, message: str) -> None:
+    for i in range(20):
+        write(tree, f"{folder}/part{i}{suffix}", "")
+        write(tree, f"libddl/src/net/shm/part{i}.h", "")  # belongs to the source of its name
+    assert check(tree) == []
+    write(tree, f"{folder}/part20{suffix}", "")
+    assert check(tree) == [message]
+
+
 def test_import_cycle_is_found(tree: Path) -> None:
     write(tree, "ddl_core/comm.py", "def f():\n    from ddl_core.group import Group\n")
     write(tree, "ddl_core/group.py", "from ddl_core import comm\n")
