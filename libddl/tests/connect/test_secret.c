@@ -115,10 +115,7 @@ static void test_wrong_files(void)
 
 static bool hidden;
 
-void *__real_dlopen(const char *name, int flags);
-void *__wrap_dlopen(const char *name, int flags);
-
-void *__wrap_dlopen(const char *name, int flags)
+WRAP(void *, dlopen, (const char *name, int flags))
 {
     return hidden ? NULL : __real_dlopen(name, flags);
 }
