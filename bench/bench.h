@@ -42,4 +42,18 @@ static inline void pin(int rank)
     sched_setaffinity(0, sizeof set, &set);
 }
 
+/* This process's proportional set size in bytes. */
+static inline double pss(void)
+{
+    char line[256];
+    double kib = 0;
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "Pss: %lf kB", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib * 1024;
+}
+
 #endif

@@ -91,20 +91,6 @@ static int count_descriptors(void)
     return n;
 }
 
-/* This process's proportional set size in bytes. */
-static double pss(void)
-{
-    char line[256];
-    double kib = 0;
-    FILE *f = fopen("/proc/self/smaps_rollup", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "Pss: %lf kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
-}
-
 static void be_rank(int rank, int size, uint32_t links, const char *url)
 {
     double *own = shared->ranks[rank], begun, used;

@@ -41,20 +41,6 @@ static void barrier(int size, int n)
         usleep(200);
 }
 
-/* This process's proportional set size in bytes. */
-static double pss(void)
-{
-    char line[256];
-    double kib = 0;
-    FILE *f = fopen("/proc/self/smaps_rollup", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "Pss: %lf kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
-}
-
 static ddl_comm *join(ddl_endpoint **endpoint, int rank, int size)
 {
     const void *addresses[RANKS_MAX];

@@ -65,12 +65,15 @@ PYTHON_LAYERS = {
         "base": set(),
     },
 }
-MAX_FILES = 20  # Python sources in one of these folders
+MAX_FILES = 20  # in one folder; a C source and its header count as one
 
-# The rooms of a layer, from top to bottom; "" has the layer's own files. A file includes no header
-# of a room above its own.
+# The rooms of a layer, from top to bottom; "" has the files outside a room. A file includes no
+# header of a room above its own.
 ROOMS = {
+    "connect": ("wireup", "rendezvous", "endpoint", "addresses", "handshake"),
     "device": ("", "nccl", "core"),
+    "net": ("shm", "tcp", ""),
+    "plan": ("algorithms", ""),
     "engine": ("", "executor", "messages", "named", "recorder", "calls"),
 }
 
@@ -96,10 +99,10 @@ IMPORTER = "ddl_core/_lib.py"
 ADAPTERS = {adapter.package: set(adapter.imports) for adapter in adapter_list.ADAPTERS.values()}
 FRAMEWORKS = {"flax", *adapter_list.ADAPTER_OF}.union(*ADAPTERS.values())
 LAUNCH = "ddl_launch"  # ELASTIC and SCHEDULER import it
-ELASTIC = "ddl_elastic"  # SCHEDULER and the adapters' halves of it import it
+ELASTIC = "ddl_elastic"  # SCHEDULER and the adapters' parts for it import it
 SCHEDULER = "ddl_scheduler"  # on top: no other package imports it
-HALF = re.compile(r"adapters/\w+/elastic/\w+\.py")  # what an adapter does for ddl_elastic
-HALF_LINES = 250  # of each file of it
+ELASTIC_PART = re.compile(r"adapters/\w+/elastic/\w+\.py")  # what an adapter does for ddl_elastic
+ELASTIC_PART_LINES = 250  # of each file of it
 ELASTIC_ENVIRONMENT = f"{ELASTIC}/base/environment.py"  # the only reader of it on top of ddl_launch
 PURE_PYTHON = {
     *(f"{ELASTIC}/shares/{name}.py" for name in ("assign", "order", "sampler")),
@@ -246,7 +249,7 @@ def check_python(root: Path) -> Iterator[str]:
                         yield f"{where}:{node.lineno}: {folder} imports no framework ({name})"
                     if package == LAUNCH and folder not in (LAUNCH, ELASTIC, SCHEDULER):
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {LAUNCH}"
-                    above = folder in (ELASTIC, SCHEDULER) or HALF.fullmatch(str(where))
+                    above = folder in (ELASTIC, SCHEDULER) or ELASTIC_PART.fullmatch(str(where))
                     if package == ELASTIC and not above:
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {ELASTIC}"
                     if package == SCHEDULER != folder:
@@ -289,10 +292,12 @@ def check_folders(root: Path) -> Iterator[str]:
                             f"{where}:{node.lineno}: {layer} may not import {target}: below it"
                             f" there is {allowed}"
                         )
-        for folder in sorted({path.parent for path in (root / package).rglob("*.py")}):
-            files = len(list(folder.glob("*.py")))
+    packages = [(package, "*.py", "Python files") for package in PYTHON_LAYERS]
+    for top, pattern, kind in [*packages, ("libddl/src", "*.[ch]", "C modules")]:
+        for folder in sorted({path.parent for path in (root / top).rglob(pattern)}):
+            files = len({path.stem for path in folder.glob(pattern)})
             if files > MAX_FILES:
-                yield f"{folder.relative_to(root)}: {files} Python files; at most {MAX_FILES}"
+                yield f"{folder.relative_to(root)}: {files} {kind}; at most {MAX_FILES}"
 
 
 def check_cycles(root: Path) -> Iterator[str]:
@@ -338,8 +343,8 @@ def long_files(root: Path) -> list[str]:
 def check_text(root: Path) -> Iterator[str]:
     """Adapters' parts of ddl_elastic stay small; no race is suppressed."""
     for where, lines in lengths(root):
-        if HALF.fullmatch(where) and lines > HALF_LINES:
-            yield f"{where}: {lines} lines; split above {HALF_LINES}"
+        if ELASTIC_PART.fullmatch(where) and lines > ELASTIC_PART_LINES:
+            yield f"{where}: {lines} lines; split above {ELASTIC_PART_LINES}"
     if (root / EMPTY).read_bytes().strip():
         yield f"{EMPTY}: must stay empty"
 

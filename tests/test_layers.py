@@ -69,6 +69,12 @@ def test_long_file_is_reported_and_no_violation(tree: Path) -> None:
         ("libddl/src/net/tcp.c", '#include "link.h"\n', "write the path from src"),
         ("libddl/src/misc/tcp.c", "", "not in a layer"),
         ("libddl/src/net/attic/tcp.c", "", "net/attic is not a room"),
+        ("libddl/src/connect/reach.c", "", "connect/ is not a room"),
+        (
+            "libddl/src/connect/endpoint/race.c",
+            '#include "connect/wireup/reach.h"\n',
+            "wireup is above endpoint",
+        ),
         (
             "libddl/src/device/core/pinned.c",
             '#include "device/device.h"\n',
@@ -137,6 +143,22 @@ def test_violation_is_found(tree: Path, name: str, text: str, message: str) -> N
     found = check(tree)
     assert len(found) == 1
     assert message in found[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "suffix", "message"),
+    [
+        ("ddl_elastic/step", ".py", "ddl_elastic/step: 21 Python files; at most 20"),
+        ("libddl/src/net/shm", ".c", "libddl/src/net/shm: 21 C modules; at most 20"),
+    ],
+)
+def test_full_folder_is_found(tree: Path, folder: str, suffix: str, message: str) -> None:
+    for i in range(20):
+        write(tree, f"{folder}/part{i}{suffix}", "")
+        write(tree, f"libddl/src/net/shm/part{i}.h", "")  # belongs to the source of its name
+    assert check(tree) == []
+    write(tree, f"{folder}/part20{suffix}", "")
+    assert check(tree) == [message]
 
 
 def test_import_cycle_is_found(tree: Path) -> None:

@@ -3,7 +3,7 @@
  * be encoded to the same bytes. */
 #include <arpa/inet.h>
 
-#include "connect/address.h"
+#include "connect/addresses/address.h"
 #include "ddl/ddl.h"
 #include "input.h"
 

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 
-#include "net/shm.h"
+#include "net/shm/shm.h"
 #include "net/socket.h"
 #include "raw_client.h"
 

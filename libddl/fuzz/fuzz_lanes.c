@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "input.h"
-#include "net/tcp_link.h"
+#include "net/tcp/tcp_link.h"
 
 enum { SLOT = 4096, LANES = 2, STEPS_MAX = 400, CHUNK_MAX = 16 << 10, EXTRA_MAX = 64, SOCKETS = 3 };
 

@@ -14,8 +14,8 @@
 #include "engine/calls/frames.h"
 #include "engine/messages/messages.h"
 #include "input.h"
-#include "net/shm.h"
-#include "net/tcp.h"
+#include "net/shm/shm.h"
+#include "net/tcp/tcp.h"
 
 enum {
     SLOT = 4096,

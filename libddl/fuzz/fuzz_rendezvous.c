@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes the records of a rendezvous: the bytes that a client sends to rank 0, and, altered once
  * more, the record that rank 0 sends to the others. */
-#include "connect/address.h"
-#include "connect/hello.h"
-#include "connect/rendezvous.h"
+#include "connect/addresses/address.h"
+#include "connect/handshake/hello.h"
+#include "connect/rendezvous/rendezvous.h"
 #include "input.h"
 
 static ddl__rendezvous_record right_record(int rank, int size)

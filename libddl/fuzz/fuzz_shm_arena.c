@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "input.h"
-#include "net/bell.h"
-#include "net/lending.h"
+#include "net/shm/bell.h"
+#include "net/shm/lending.h"
 
 enum { PAGE = 4096, GUARD = 16 * PAGE, SPANS = 4 * PAGE, PRIVATE = 2 * PAGE, STEPS_MAX = 200 };
 

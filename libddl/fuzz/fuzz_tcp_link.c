@@ -8,7 +8,7 @@
 
 #include "engine/calls/describe.h"
 #include "input.h"
-#include "net/tcp.h"
+#include "net/tcp/tcp.h"
 
 enum { SLOT = 4096, SLOTS = 2, WIRE_MAX = 1 << 14, SPAN_MAX = 600, STEPS_MAX = 200 };
 

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "connect/wireup.h"
+#include "connect/wireup/wireup.h"
 #include "raw_client.h"
 
 enum { ARENA = 4096, SLOT = 4096, HEADER = 128, REPLIES = 3, MORE = 64 };

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "connect/endpoint.h"
+#include "connect/endpoint/endpoint.h"
 #include "input.h"
-#include "net/shm.h"
+#include "net/shm/shm.h"
 #include "net/socket.h"
 
 enum { FDS = 128, PASSED_MAX = 3 };

@@ -119,25 +119,11 @@ def test_mpirun_without_ddlrun(hosts: Hosts) -> None:
 
 def test_variables_are_passed_on(hosts: Hosts) -> None:
     words = [
-        "-x",
-        "GIVEN=a 'b' ;c",
-        "-x",
-        "FOO.BAR=dotted",
-        "--tcp",
-        "-m",
-        "d:1x2",
-        "-racks",
-        "2",
-        "-ddlarg",
-        "-dbg_level 0",
+        *("-x", "GIVEN=a 'b' ;c", "-x", "FOO.BAR=dotted", "--tcp", "-m", "d:1x2", "-racks", "2"),
+        *("-ddlarg", "-dbg_level 0"),
     ]
     names = (
-        "GIVEN",
-        "FOO.BAR",
-        "DDL_LINKS",
-        "DDL_OPTIONS",
-        "DDL_TOPOLOGY",
-        "DDL_LOG",
+        *("GIVEN", "FOO.BAR", "DDL_LINKS", "DDL_OPTIONS", "DDL_TOPOLOGY", "DDL_LOG"),
         "DDL_CONTROL",
     )
     text = f"import os; print([os.environ.get(name) for name in {names}])"

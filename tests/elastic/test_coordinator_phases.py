@@ -33,17 +33,8 @@ SLOW = "0.05"  # seconds of a share longer, until the newcomer trains
 ALONE = 5  # steps without a coordinator, at least
 # Where a newcomer is then, or a member, see programs/moments.py.
 MOMENTS = [
-    "start",
-    "warm-up",
-    "creation, by a newcomer",
-    "creation, by a member",
-    "agreement",
-    "hello, by a newcomer",
-    "switch",
-    "observing",
-    "arrival",
-    "writing",
-    "the manifest",
+    *("start", "warm-up", "creation, by a newcomer", "creation, by a member", "agreement"),
+    *("hello, by a newcomer", "switch", "observing", "arrival", "writing", "the manifest"),
 ]
 
 

@@ -10,7 +10,7 @@
 #include "base/dtype.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
-#include "connect/hello.h"
+#include "connect/handshake/hello.h"
 
 const char *ddl_strerror(ddl_status status)
 {

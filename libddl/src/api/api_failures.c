@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "api/check_object.h"
-#include "comm/report.h"
+#include "comm/comm.h"
 #include "engine/recorder/recorder.h"
 
 ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count)

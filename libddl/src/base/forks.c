@@ -2,8 +2,8 @@
 /* Design notes. There is one registry, of descriptors and of memory, and one lock. The fork
  * handlers hold the lock across fork, so the child's registry is consistent. The registry is a
  * process global, because the handlers have no arguments; the only other globals are the log's sink
- * and cached facts (comm/location.c, net/tcp.c). A descriptor is added and closed under the lock,
- * so the registry never contains a number that was closed and reused. */
+ * and cached facts (comm/location.c, net/tcp/tcp.c). A descriptor is added and closed under the
+ * lock, so the registry never contains a number that was closed and reused. */
 #include "base/forks.h"
 
 #include <pthread.h>

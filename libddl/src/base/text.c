@@ -27,3 +27,11 @@ void ddl__text_thousandths(ddl__text *text, int64_t value)
     ddl__text_add(text, "%s%llu.%03llu", value < 0 ? "-" : "", (unsigned long long)(n / 1000),
                   (unsigned long long)(n % 1000));
 }
+
+void ddl__sanitize_text(char *text, size_t size)
+{
+    text[size - 1] = 0;
+    for (unsigned char *at = (unsigned char *)text; *at; at++)
+        if (*at < ' ' || *at == 0x7f)
+            *at = '?';
+}

@@ -21,4 +21,7 @@ void ddl__text_thousandths(ddl__text *text, int64_t value);
 /* Add a JSON string, with its quotes. */
 void ddl__text_quote(ddl__text *text, const char *words);
 
+/* Make a received text safe to print: terminate it, and replace control characters. */
+void ddl__sanitize_text(char *text, size_t size);
+
 #endif

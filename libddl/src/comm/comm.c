@@ -10,12 +10,10 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "comm/environment.h"
-#include "comm/explore.h"
 #include "comm/members.h"
 #include "comm/plan_file.h"
-#include "comm/settings.h"
-#include "connect/neighbours.h"
-#include "connect/wireup.h"
+#include "connect/addresses/neighbours.h"
+#include "connect/wireup/wireup.h"
 #include "membership/creation.h"
 
 enum {

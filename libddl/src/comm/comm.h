@@ -3,14 +3,15 @@
 #ifndef DDL_COMM_COMM_H
 #define DDL_COMM_COMM_H
 
+#include "base/text.h"
 #include "base/until.h"
 #include "comm/layout.h"
 #include "comm/operation_times.h"
-#include "connect/endpoint.h"
+#include "connect/endpoint/endpoint.h"
 #include "device/device.h"
 #include "health/health.h"
-#include "net/shm.h"
-#include "net/tcp.h"
+#include "net/shm/shm.h"
+#include "net/tcp/tcp.h"
 
 struct ddl_comm {
     ddl_endpoint *endpoint;
@@ -78,5 +79,30 @@ ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int r
 
 /* Return the limit of the creation in milliseconds, with the default instead of 0. */
 int64_t ddl__comm_creation_ms(const ddl_comm_config *config);
+
+/* ---- settings.c: the last operations of a creation ---- */
+
+/* Exchange the settings, and which members share memory. This is the first operation of every comm;
+ * when it is complete, all members have connected. */
+ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup);
+
+/* Return only after all members have created the comm, so that it fails on all or on none. If
+ * another member fails, it reports that, and its health is already monitored. A pair has no third
+ * member to wait for, so the exchange of settings is sufficient. */
+ddl_status ddl__creation_commit(ddl_comm *comm, const ddl__until *until);
+
+/* ---- explore.c ---- */
+
+/* For -mode p: run every operation in growing sizes with each of its candidates. Stores the choices
+ * in the comm's layout, equal on all members, and on rank 0 in $DDL_PLAN_FILE. All members call it,
+ * with an empty layout.choices; nothing else may run on the comm meanwhile. */
+ddl_status ddl__explore(ddl_comm *comm, int64_t deadline);
+
+/* ---- report.c ---- */
+
+/* Write the comm's state as JSON: pending operations, missing ranks, and the members. */
+void ddl__report_json(ddl_comm *comm, ddl__text *to);
+
+void ddl__comm_counters(ddl_comm *comm, ddl_counters *counters);
 
 #endif

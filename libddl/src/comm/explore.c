@@ -7,7 +7,7 @@
  *
  * Two size classes share one measurement, of the size between them. An operation whose measurements
  * have taken long enough is not measured in larger sizes, which use the last choice. */
-#include "comm/explore.h"
+#include "comm/comm.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #ifndef DDL_COMM_MEMBERS_H
 #define DDL_COMM_MEMBERS_H
 
-#include "connect/endpoint.h"
+#include "connect/endpoint/endpoint.h"
 
 /* Allocate the addresses of `size` members, in one block to free. They must be filled by rank, from
  * 0 on. Return NULL if out of memory (message set). */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "comm/report.h"
+#include "comm/comm.h"
 
 #include <stdlib.h>
 

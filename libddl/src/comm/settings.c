@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "comm/settings.h"
+#include "comm/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/time_limits.h"
-#include "connect/neighbours.h"
+#include "connect/addresses/neighbours.h"
 
 enum { COMMIT_LEAST_MS = DDL__COMMIT_LEAST / DDL__MS };
 

@@ -14,7 +14,7 @@
 #include "comm/comm.h"
 #include "comm/environment.h"
 #include "comm/launcher.h"
-#include "connect/rendezvous.h"
+#include "connect/rendezvous/rendezvous.h"
 
 /* Return the limit for warnings. An invalid configuration is not reported here but at the creation
  * of the comm, so that all ranks fail. */

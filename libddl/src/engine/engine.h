@@ -8,7 +8,7 @@
 #include "engine/executor/choices.h"
 #include "engine/executor/meter.h"
 #include "engine/recorder/recorder.h"
-#include "net/regions.h"
+#include "net/shm/regions.h"
 
 /* How soon the endpoint's thread should drive. */
 typedef enum ddl__urgency {

@@ -16,9 +16,9 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "health/health_state.h"
-#include "net/shm.h"
+#include "net/shm/shm.h"
 #include "net/socket.h"
-#include "net/tcp.h"
+#include "net/tcp/tcp.h"
 
 static int64_t limit_within(const ddl__health *h, int64_t ns)
 {

@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "base/until.h"
-#include "connect/endpoint.h"
-#include "connect/wireup.h"
+#include "connect/endpoint/endpoint.h"
+#include "connect/wireup/wireup.h"
 #include "engine/engine.h"
 
 /* The health of one comm's members. */

@@ -19,8 +19,8 @@
  *
  * If the leader's host does not answer, the network may be cut. Dialing every rank beyond the cut
  * in turn would take seconds for each. So the ranks that would lead next are tried at the same time
- * (connect/reach.h), more and more of them as long as none answers. The ranks before the first one
- * that answers are declared dead like the leader, each after its own time. */
+ * (connect/wireup/reach.h), more and more of them as long as none answers. The ranks before the
+ * first one that answers are declared dead like the leader, each after its own time. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -32,9 +32,9 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
-#include "connect/late_dial.h"
-#include "connect/neighbours.h"
-#include "connect/reach.h"
+#include "connect/addresses/neighbours.h"
+#include "connect/wireup/late_dial.h"
+#include "connect/wireup/reach.h"
 #include "health/health_state.h"
 #include "net/socket.h"
 

@@ -7,9 +7,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/time_limits.h"
-#include "connect/hello.h"
-#include "connect/neighbours.h"
+#include "connect/addresses/neighbours.h"
+#include "connect/handshake/hello.h"
 #include "health/health_state.h"
 #include "health/witness.h"
 #include "net/socket.h"

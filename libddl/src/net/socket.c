@@ -116,6 +116,16 @@ int ddl__dial_error(int fd)
     return !error && is_own_end(fd) ? ECONNREFUSED : error;
 }
 
+bool ddl__dial_is_answer(int error)
+{
+    return error == 0 || error == ECONNREFUSED || error == ECONNRESET;
+}
+
+bool ddl__dial_is_own_error(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
+
 /* Return a socket that is connected, or connecting (*error is EINPROGRESS); -1 with *error on
  * failure. */
 static int dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,

@@ -8,11 +8,8 @@
 
 #include "../../../adapters/ddl_jax/csrc/callers.h"
 
-int __real_clock_gettime(clockid_t clock, struct timespec *t);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
-
 /* Return the time of day before it was set back. */
-int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+WRAP(int, clock_gettime, (clockid_t clock, struct timespec *t))
 {
     int result = __real_clock_gettime(clock, t);
     if (clock == CLOCK_REALTIME)

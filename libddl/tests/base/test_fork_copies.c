@@ -141,9 +141,7 @@ static int meanwhile(ddl_comm *comm)
 }
 
 static int copies; /* copies that were read from a file, by this process during a fork */
-ssize_t __real_pread(int fd, void *to, size_t bytes, off_t at);
-ssize_t __wrap_pread(int fd, void *to, size_t bytes, off_t at);
-ssize_t __wrap_pread(int fd, void *to, size_t bytes, off_t at)
+WRAP(ssize_t, pread, (int fd, void *to, size_t bytes, off_t at))
 {
     copies++;
     return __real_pread(fd, to, bytes, at);

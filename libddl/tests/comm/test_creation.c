@@ -187,8 +187,7 @@ typedef struct board {
 
 static board *open_board(void)
 {
-    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
+    board *b = map_shared(sizeof *b);
     fflush(NULL);
     return b;
 }

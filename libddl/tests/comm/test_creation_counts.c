@@ -27,22 +27,14 @@ static ddl_status fail_late(void)
     return ddl__fail(DDL_ENOMEM, "no memory");
 }
 
-ddl_status __real_ddl__health_open(ddl__health *health);
-ddl_status __wrap_ddl__health_open(ddl__health *health);
-
-ddl_status __wrap_ddl__health_open(ddl__health *health)
+WRAP(ddl_status, ddl__health_open, (ddl__health * health))
 {
     ddl_status status = __real_ddl__health_open(health);
     return fails == BEFORE_AGREEMENT ? fail_late() : status;
 }
 
-ddl_status __real_ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
-                                    const ddl__location *locations);
-ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
-                                    const ddl__location *locations);
-
-ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
-                                    const ddl__location *locations)
+WRAP(ddl_status, ddl__layout_apply,
+     (ddl_comm * comm, const ddl__sharing *sharing, const ddl__location *locations))
 {
     ddl_status status = __real_ddl__layout_apply(comm, sharing, locations);
     return fails == AFTER_AGREEMENT ? fail_late() : status;
@@ -84,8 +76,7 @@ static void test(int size, uint32_t links, int failing, place where)
 {
     int status;
     pid_t pids[RANKS_MAX];
-    shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(s != MAP_FAILED, "no shared memory");
+    shared *s = map_shared(sizeof *s);
     fflush(NULL);
     for (int rank = 0; rank < size; rank++)
         if (!(pids[rank] = fork()))

@@ -12,17 +12,12 @@ static bool fails_now(void)
     return atomic_load(&allocations_left) >= 0 && !atomic_fetch_sub(&allocations_left, 1);
 }
 
-void *__real_malloc(size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__real_calloc(size_t n, size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes);
-
-void *__wrap_malloc(size_t bytes)
+WRAP(void *, malloc, (size_t bytes))
 {
     return fails_now() ? NULL : __real_malloc(bytes);
 }
 
-void *__wrap_calloc(size_t n, size_t bytes)
+WRAP(void *, calloc, (size_t n, size_t bytes))
 {
     return fails_now() ? NULL : __real_calloc(n, bytes);
 }

@@ -205,8 +205,7 @@ int main(int argc, char **argv)
     int runs = argc > 1 ? atoi(argv[1]) : 3;
     srand(argc > 2 ? (unsigned)atoi(argv[2]) : 1);
     setenv("DDL_LOG", "off", 0);
-    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
+    b = map_shared(sizeof *b);
     for (operation o = SPLIT; o < N_OPERATIONS; o++)
         for (transport t = SHM; t < N_TRANSPORTS; t++)
             run_case(o, t, runs);

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/time_limits.h"
-#include "connect/endpoint_state.h"
+#include "connect/endpoint/endpoint_state.h"
 #include "net/socket.h"
 #include "ranks.h"
 

@@ -285,8 +285,7 @@ int main(int argc, char **argv)
     run_command("ip link set lo up && ip link add sw type bridge && ip link set sw up");
     setenv("DDL_LOG", "off", 0);
     srand((unsigned)getpid());
-    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
+    b = map_shared(sizeof *b);
     for (size_t i = 0; i < sizeof SCENES / sizeof *SCENES; i++) {
         const scene *s = &SCENES[i];
         bool runs = argc < 2                  ? !s->slow

@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
-#include "connect/endpoint.h"
+#include "connect/endpoint/endpoint.h"
 #include "net/socket.h"
 #include "processes.h"
 

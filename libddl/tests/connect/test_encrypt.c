@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "connect/address.h"
+#include "connect/addresses/address.h"
 #include "net/socket.h"
 #include "ranks.h"
 

@@ -5,17 +5,14 @@
 
 #include <errno.h>
 
-#include "connect/wireup_state.h"
+#include "connect/wireup/wireup_state.h"
 
 enum { SIZE = 5, ONE = 1, OTHER = 3 };
 
 /* Behave as if a firewall dropped the packets. The previous barriers have opened the other link. */
-ddl_status __real_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
-                                            uint8_t kind, unsigned lane, ddl__path path);
-ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
-                                            uint8_t kind, unsigned lane, ddl__path path);
-ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
-                                            uint8_t kind, unsigned lane, ddl__path path)
+WRAP(ddl_status, ddl__wireup_start_on_path,
+     (const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind, unsigned lane,
+      ddl__path path))
 {
     bool is_pair = (w->rank == ONE && peer == OTHER) || (w->rank == OTHER && peer == ONE);
     bool is_for_messages = kind == DDL__CONN_FIRST_USE && lane == 1;

@@ -10,12 +10,8 @@
 enum { SIZE = 8, VICTIM = 3, LARGE = 3 << 20, ROUNDS = 20 };
 #include "opening_links.h"
 
-ddl_status __real_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
-                                  const ddl__hello *hello);
-ddl_status __wrap_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
-                                  const ddl__hello *hello);
-ddl_status __wrap_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
-                                  const ddl__hello *hello)
+WRAP(ddl_status, ddl__dial_start,
+     (const ddl__wireup *w, ddl__dial_attempt *d, int fd, const ddl__hello *hello))
 {
     die_at(BEFORE_DIALING);
     if (atomic_load(&dies) == CANNOT_DIAL && hello->kind == DDL__CONN_FIRST_MEMORY) {
@@ -27,17 +23,13 @@ ddl_status __wrap_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, in
     return status;
 }
 
-void __real_ddl__shm_link_connect(ddl__link *link, ddl__arena *peer);
-void __wrap_ddl__shm_link_connect(ddl__link *link, ddl__arena *peer);
-void __wrap_ddl__shm_link_connect(ddl__link *link, ddl__arena *peer)
+WRAP(void, ddl__shm_link_connect, (ddl__link * link, ddl__arena *peer))
 {
     die_at(AFTER_ANSWERING);
     __real_ddl__shm_link_connect(link, peer);
 }
 
-void __real_ddl__engine_destroy(ddl__engine *engine);
-void __wrap_ddl__engine_destroy(ddl__engine *engine);
-void __wrap_ddl__engine_destroy(ddl__engine *engine)
+WRAP(void, ddl__engine_destroy, (ddl__engine * engine))
 {
     die_at(AFTER_LEAVING);
     __real_ddl__engine_destroy(engine);
@@ -255,9 +247,7 @@ static const process_test tests[] = {
 int main(int argc, char **argv)
 {
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    arrived =
-        mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(arrived != MAP_FAILED, "no shared memory");
+    arrived = map_shared(sizeof *arrived);
     for (size_t t = 0; t < sizeof tests / sizeof *tests; t++)
         if (is_asked_for(&tests[t], argc, argv)) {
             atomic_store(arrived, 0);

@@ -6,18 +6,14 @@
 enum { SIZE = 4, MANY = 16, VICTIM = 2, TWINS = 20 };
 #include "opening_links.h"
 
-bool __wrap_ddl__first_use_is_for(int size);
-bool __wrap_ddl__first_use_is_for(int size)
+WRAP(bool, ddl__first_use_is_for, (int size))
 {
     return size > 1;
 }
 
-ddl_status __real_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
-                                            uint8_t kind, unsigned lane, ddl__path path);
-ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
-                                            uint8_t kind, unsigned lane, ddl__path path);
-ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
-                                            uint8_t kind, unsigned lane, ddl__path path)
+WRAP(ddl_status, ddl__wireup_start_on_path,
+     (const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind, unsigned lane,
+      ddl__path path))
 {
     die_at(BEFORE_DIALING);
     if (atomic_load(&dies) == CANNOT_DIAL)
@@ -27,9 +23,7 @@ ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl_
     return status;
 }
 
-void __real_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal);
-void __wrap_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal);
-void __wrap_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal)
+WRAP(void, ddl__tcp_link_connect, (ddl__link * link, int fd, const char *name, ddl__seal *seal))
 {
     die_at(AFTER_ANSWERING);
     __real_ddl__tcp_link_connect(link, fd, name, seal);
@@ -141,9 +135,7 @@ static const process_test tests[] = {
 int main(int argc, char **argv)
 {
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    arrived =
-        mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(arrived != MAP_FAILED, "no shared memory");
+    arrived = map_shared(sizeof *arrived);
     for (size_t t = 0; t < sizeof tests / sizeof *tests; t++)
         for (int size = SIZE; size <= MANY; size += MANY - SIZE) {
             if (!is_asked_for(&tests[t], argc, argv) || (size == MANY && t > 0))

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "connect/endpoint.h"
+#include "connect/endpoint/endpoint.h"
 #include "net/socket.h"
 #include "ranks.h"
 

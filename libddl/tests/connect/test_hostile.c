@@ -10,10 +10,10 @@
 
 #include "base/clock.h"
 #include "check.h"
-#include "connect/address.h"
-#include "connect/handshake.h"
-#include "connect/rendezvous.h"
-#include "net/shm.h"
+#include "connect/addresses/address.h"
+#include "connect/handshake/handshake.h"
+#include "connect/rendezvous/rendezvous.h"
+#include "net/shm/shm.h"
 #include "net/socket.h"
 #include "ranks.h"
 

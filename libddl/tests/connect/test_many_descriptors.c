@@ -72,8 +72,7 @@ static void test(uint32_t links, rlim_t hard, bool scarce)
 {
     int status;
     pid_t pids[RANKS];
-    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
+    board *b = map_shared(sizeof *b);
     fflush(NULL);
     for (int rank = 0; rank < RANKS; rank++)
         if (!(pids[rank] = fork()))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The choice of members of a sparse comm that are connected. */
 #include "check.h"
-#include "connect/neighbours.h"
+#include "connect/addresses/neighbours.h"
 #include "membership/graph.h"
 
 enum { FIRST = 33, LAST = 300, LARGE = 1024, NEIGHBOURS_OF_LARGE = 19 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Paths that lead nowhere are tried last, and none of them is chosen while another is left. */
-#include "connect/path_memory.h"
+#include "connect/addresses/path_memory.h"
 
 #include <string.h>
 

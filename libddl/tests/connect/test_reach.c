@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/time_limits.h"
 #include "check.h"
-#include "connect/reach.h"
+#include "connect/wireup/reach.h"
 #include "net/socket.h"
 
 enum { SELF, LISTENS, REFUSES, SILENT, SIZE };

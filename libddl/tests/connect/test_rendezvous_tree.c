@@ -2,7 +2,7 @@
 /* The addresses of a large job are distributed along a tree. Here small jobs use the tree, too, and
  * a rank dies or fails at one point of it. Ranks are processes that only run the rendezvous. */
 #include "base/clock.h"
-#include "connect/rendezvous.h"
+#include "connect/rendezvous/rendezvous.h"
 #include "processes.h"
 
 enum { SIZE = 11, MANY = 70 };
@@ -33,19 +33,13 @@ static bool small_is_large;
 static int limit_ms = 20000, warn_ms;
 static FILE *said; /* all ranks' stderr, if warn_ms is not 0 */
 
-int __real_ddl__rendezvous_giver(int rank, int size);
-int __wrap_ddl__rendezvous_giver(int rank, int size);
-int __wrap_ddl__rendezvous_giver(int rank, int size)
+WRAP(int, ddl__rendezvous_giver, (int rank, int size))
 {
     return small_is_large ? rank & (rank - 1) : __real_ddl__rendezvous_giver(rank, size);
 }
 
-ddl_status __real_ddl__rendezvous_follow(ddl__rendezvous_plan *plan,
-                                         const ddl__rendezvous_record *giver);
-ddl_status __wrap_ddl__rendezvous_follow(ddl__rendezvous_plan *plan,
-                                         const ddl__rendezvous_record *giver);
-ddl_status __wrap_ddl__rendezvous_follow(ddl__rendezvous_plan *plan,
-                                         const ddl__rendezvous_record *giver)
+WRAP(ddl_status, ddl__rendezvous_follow,
+     (ddl__rendezvous_plan * plan, const ddl__rendezvous_record *giver))
 {
     ddl__rendezvous_record other = *giver;
     b->giver_of[plan->rank] = giver->rank;
@@ -60,12 +54,9 @@ ddl_status __wrap_ddl__rendezvous_follow(ddl__rendezvous_plan *plan,
     return __real_ddl__rendezvous_follow(plan, &other);
 }
 
-bool __real_ddl__rendezvous_send_list(const ddl__rendezvous_plan *plan, const ddl__session *session,
-                                      ddl__seal *seal, int fd, int64_t deadline);
-bool __wrap_ddl__rendezvous_send_list(const ddl__rendezvous_plan *plan, const ddl__session *session,
-                                      ddl__seal *seal, int fd, int64_t deadline);
-bool __wrap_ddl__rendezvous_send_list(const ddl__rendezvous_plan *plan, const ddl__session *session,
-                                      ddl__seal *seal, int fd, int64_t deadline)
+WRAP(bool, ddl__rendezvous_send_list,
+     (const ddl__rendezvous_plan *plan, const ddl__session *session, ddl__seal *seal, int fd,
+      int64_t deadline))
 {
     if (self == wrong_rank && wrong == DIES_BEFORE_GIVING)
         raise(SIGKILL);
@@ -220,8 +211,7 @@ static void test_warning(void)
 
 int main(void)
 {
-    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "mmap");
+    b = map_shared(sizeof *b);
     small_is_large = true;
     test_tree();
     test_sizes();

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "connect/endpoint.h"
-#include "connect/handshake.h"
+#include "connect/endpoint/endpoint.h"
+#include "connect/handshake/handshake.h"
 #include "ranks.h"
 
 static char folder[] = "/tmp/ddl-secret-XXXXXX", path[sizeof folder + 16];
@@ -115,10 +115,7 @@ static void test_wrong_files(void)
 
 static bool hidden;
 
-void *__real_dlopen(const char *name, int flags);
-void *__wrap_dlopen(const char *name, int flags);
-
-void *__wrap_dlopen(const char *name, int flags)
+WRAP(void *, dlopen, (const char *name, int flags))
 {
     return hidden ? NULL : __real_dlopen(name, flags);
 }

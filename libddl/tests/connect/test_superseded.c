@@ -2,7 +2,7 @@
 /* A member that is at an earlier creation of a comm than others begins again, and the creation of
  * the others succeeds, wherever the news reaches it. The ranks are stopped at points of the wireup,
  * so that each test has one order of events. */
-#include "connect/wireup_state.h"
+#include "connect/wireup/wireup_state.h"
 #include "membership/creation.h"
 #include "processes.h"
 
@@ -52,9 +52,7 @@ static void pass(point p)
     }
 }
 
-ddl_status __real_ddl__wireup_run(const ddl__wireup *w);
-ddl_status __wrap_ddl__wireup_run(const ddl__wireup *w);
-ddl_status __wrap_ddl__wireup_run(const ddl__wireup *w)
+WRAP(ddl_status, ddl__wireup_run, (const ddl__wireup *w))
 {
     pass(BEFORE_WIREUP);
     if (now == UNANSWERED && self == 0)
@@ -73,12 +71,8 @@ ddl_status __wrap_ddl__wireup_run(const ddl__wireup *w)
     return status;
 }
 
-ddl_status __real_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
-                                  const ddl__hello *hello);
-ddl_status __wrap_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
-                                  const ddl__hello *hello);
-ddl_status __wrap_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
-                                  const ddl__hello *hello)
+WRAP(ddl_status, ddl__dial_start,
+     (const ddl__wireup *w, ddl__dial_attempt *d, int fd, const ddl__hello *hello))
 {
     pass(BEFORE_DIAL);
     if (now == UNANSWERED && self == 2 && hello->to == 1)
@@ -95,12 +89,9 @@ ddl_status __wrap_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, in
     return status;
 }
 
-ddl_status __real_ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
-                                        const ddl__session *session, bool *handed_over);
-ddl_status __wrap_ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
-                                        const ddl__session *session, bool *handed_over);
-ddl_status __wrap_ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
-                                        const ddl__session *session, bool *handed_over)
+WRAP(ddl_status, ddl__handshake_finish,
+     (const ddl__job *job, int fd, int64_t deadline, const ddl__session *session,
+      bool *handed_over))
 {
     ddl_status status = __real_ddl__handshake_finish(job, fd, deadline, session, handed_over);
     if ((now == UNANSWERED || now == LATE) && self == 1)
@@ -113,12 +104,8 @@ ddl_status __wrap_ddl__handshake_finish(const ddl__job *job, int fd, int64_t dea
     return status;
 }
 
-bool __real_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
-                              ddl__auth_label label, ddl__hello *answer);
-bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
-                              ddl__auth_label label, ddl__hello *answer);
-bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
-                              ddl__auth_label label, ddl__hello *answer)
+WRAP(bool, ddl__answer_prove,
+     (const ddl__job *job, const ddl__session *session, ddl__auth_label label, ddl__hello *answer))
 {
     if (label == DDL__AUTH_MEMBER && answer->status == DDL_OK)
         pass(BEFORE_ANSWER);
@@ -130,12 +117,9 @@ bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
     return __real_ddl__answer_prove(job, session, label, answer);
 }
 
-bool __real_ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
-                                 int64_t deadline, ddl__accepted *accepted);
-bool __wrap_ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
-                                 int64_t deadline, ddl__accepted *accepted);
-bool __wrap_ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
-                                 int64_t deadline, ddl__accepted *accepted)
+WRAP(bool, ddl__endpoint_accept,
+     (ddl_endpoint * endpoint, ddl__comm_slot *slot, bool control, int64_t deadline,
+      ddl__accepted *accepted))
 {
     if (has_answered) /* and the answer was sent */
         reach(ANSWERED);
@@ -144,30 +128,22 @@ bool __wrap_ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, b
     return __real_ddl__endpoint_accept(endpoint, slot, control, deadline, accepted);
 }
 
-void __real_ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family,
-                                         uint32_t number);
-void __wrap_ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family,
-                                         uint32_t number);
-void __wrap_ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family,
-                                         uint32_t number)
+WRAP(void, ddl__endpoint_raise_creation,
+     (ddl_endpoint * endpoint, ddl__digest family, uint32_t number))
 {
     if (now == CROSSED && self == 2)
         await_step(ANSWERED);
     __real_ddl__endpoint_raise_creation(endpoint, family, number);
 }
 
-ddl_status __real_ddl__wireup_check_reasons(const ddl__wireup *w);
-ddl_status __wrap_ddl__wireup_check_reasons(const ddl__wireup *w);
-ddl_status __wrap_ddl__wireup_check_reasons(const ddl__wireup *w)
+WRAP(ddl_status, ddl__wireup_check_reasons, (const ddl__wireup *w))
 {
     if (now == CROSSED && self == 1)
         reach(LOSS_NOTICED);
     return __real_ddl__wireup_check_reasons(w);
 }
 
-void __real_ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status);
-void __wrap_ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status);
-void __wrap_ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status)
+WRAP(void, ddl__wireup_announce_failure, (const ddl__wireup *w, ddl_status status))
 {
     if (now == UNANSWERED && self == 0 && w->id.number == 1) {
         CHECK(status == DDL__SUPERSEDED, "%d: %s", status, ddl_last_error());
@@ -333,9 +309,7 @@ int main(int argc, char **argv)
         {"failed_after_answer", failed_after_answer, 0, false},
         {"gives_up_anywhere", gives_up_anywhere, 0, false},
     };
-    reached = mmap(NULL, STEPS * sizeof *reached, PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(reached != MAP_FAILED, "no shared memory");
+    reached = map_shared(STEPS * sizeof *reached);
     setenv("DDL_LOG", "off", 0);
     for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {

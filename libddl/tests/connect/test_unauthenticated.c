@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "connect/endpoint.h"
-#include "connect/rate_limit.h"
+#include "connect/endpoint/endpoint.h"
+#include "connect/endpoint/rate_limit.h"
 #include "net/socket.h"
 #include "ranks.h"
 

@@ -217,9 +217,7 @@ static bool has_met; /* whether the call failed in the last try */
 static int try_driver_error(const char *function, int nth)
 {
     int status[PROCESSES_MAX];
-    n_failed =
-        mmap(NULL, 2 * sizeof *n_failed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(n_failed != MAP_FAILED, "no shared memory");
+    n_failed = map_shared(2 * sizeof *n_failed);
     n_met = n_failed + 1;
     snprintf(failing, sizeof failing, "%s:%d", function, nth);
     run_processes(SIZE, nth % 2 ? DDL_LINK_SHM : DDL_LINK_TCP, driver_error, 60, status);

@@ -8,7 +8,7 @@
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "fp_modes.h"
-#include "net/stores.h"
+#include "net/shm/stores.h"
 #include "ranks.h"
 
 enum {

@@ -23,15 +23,9 @@ static void await(int pipe)
     CHECK(read(pipe, &c, 1) == 1, "read");
 }
 
-void __real_ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst,
-                        void *copy, bool nontemporal, const void *const *operands, size_t n,
-                        size_t count, int64_t divisor);
-void __wrap_ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst,
-                        void *copy, bool nontemporal, const void *const *operands, size_t n,
-                        size_t count, int64_t divisor);
-void __wrap_ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst,
-                        void *copy, bool nontemporal, const void *const *operands, size_t n,
-                        size_t count, int64_t divisor)
+WRAP(void, ddl__reduce,
+     (const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst, void *copy,
+      bool nontemporal, const void *const *operands, size_t n, size_t count, int64_t divisor))
 {
     if (armed) {
         armed = false;

@@ -8,8 +8,8 @@
 #include "check.h"
 #include "engine/calls/frames.h"
 #include "engine/messages/messages.h"
-#include "net/shm.h"
-#include "net/tcp.h"
+#include "net/shm/shm.h"
+#include "net/tcp/tcp.h"
 
 enum { SLOT = 4096, SPANS = 4096, PRIVATE = 256 * 1024, EAGER_MAX = 8192, LARGE = 20000 };
 

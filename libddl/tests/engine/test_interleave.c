@@ -6,7 +6,7 @@
 
 #include "comm/comm.h"
 #include "engine/state.h"
-#include "net/stores.h"
+#include "net/shm/stores.h"
 #include "ranks.h"
 
 enum { MEBI = 1 << 20, ROUNDS = 2 };

@@ -218,12 +218,9 @@ static int dead_already(ddl_comm *comm)
     return 0;
 }
 
-ddl_status __real_ddl__wireup_run(const void *wireup);
-ddl_status __wrap_ddl__wireup_run(const void *wireup);
-
 static bool stops_in_creation;
 
-ddl_status __wrap_ddl__wireup_run(const void *wireup)
+WRAP(ddl_status, ddl__wireup_run, (const void *wireup))
 {
     if (stops_in_creation)
         raise(SIGSTOP);
@@ -381,8 +378,7 @@ int main(int argc, char **argv)
 {
     setenv("DDL_SUSPECT_MS", "600000", 1);
     setenv("DDL_DEAD_MS", "600000", 1);
-    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
+    b = map_shared(sizeof *b);
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
     for (const scene *s = scenes; s < scenes + sizeof scenes / sizeof *scenes; s++)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)

@@ -10,11 +10,8 @@ enum { SIZE = 4, STOPPED = 2, VICTIM = 3 };
 
 static bool armed;
 
-void __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
-void __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);
-
 /* Called when all control connections are open, and the survivor's comm is nearly created. */
-void __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health)
+WRAP(void, ddl__detector_add, (ddl__detector * detector, ddl__health *health))
 {
     if (armed) {
         armed = false;

@@ -161,8 +161,7 @@ static const last_case cases[] = {
 int main(int argc, char **argv)
 {
     setenv("DDL_LOG", "off", 0);
-    all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(all != MAP_FAILED, "no shared memory");
+    all = map_shared(sizeof *all);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
             if (!is_asked_for(&cases[i].test, argc, argv))

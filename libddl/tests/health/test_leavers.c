@@ -84,8 +84,7 @@ static const process_test tests[] = {
 int main(int argc, char **argv)
 {
     setenv("DDL_LOG", "off", 0);
-    left = mmap(NULL, 2 * sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(left != MAP_FAILED, "no shared memory");
+    left = map_shared(2 * sizeof *left);
     told = left + 1;
     for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++) {
         atomic_store(left, 0);

@@ -18,29 +18,21 @@ enum {
 
 static atomic_uint n_beats, n_sent;
 
-int __real_ddl__far_beats(int size, int64_t heartbeat);
-int __wrap_ddl__far_beats(int size, int64_t heartbeat);
-int __wrap_ddl__far_beats(int size, int64_t heartbeat)
+WRAP(int, ddl__far_beats, (int size, int64_t heartbeat))
 {
     (void)size;
     (void)heartbeat;
     return FAR_BEATS;
 }
 
-void __real_ddl__heartbeats_send(ddl__health *health, int64_t now);
-void __wrap_ddl__heartbeats_send(ddl__health *health, int64_t now);
-void __wrap_ddl__heartbeats_send(ddl__health *health, int64_t now)
+WRAP(void, ddl__heartbeats_send, (ddl__health * health, int64_t now))
 {
     atomic_fetch_add(&n_beats, 1);
     __real_ddl__heartbeats_send(health, now);
 }
 
-bool __real_ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message,
-                                   const void *content, size_t bytes);
-bool __wrap_ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message,
-                                   const void *content, size_t bytes);
-bool __wrap_ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message,
-                                   const void *content, size_t bytes)
+WRAP(bool, ddl__control_conn_send,
+     (ddl__control_conn * conn, ddl__control_msg message, const void *content, size_t bytes))
 {
     atomic_fetch_add(&n_sent, message == DDL__HEARTBEAT);
     return __real_ddl__control_conn_send(conn, message, content, bytes);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "connect/wireup.h"
+#include "connect/wireup/wireup.h"
 #include "health/health.h"
 #include "net/socket.h"
 #include "processes.h"
@@ -22,10 +22,7 @@ typedef struct shared {
 
 static bool dials_late; /* this process's control connection is late */
 
-ddl_status __real_ddl__health_connect(const ddl__health_config *config, ddl__health **health);
-ddl_status __wrap_ddl__health_connect(const ddl__health_config *config, ddl__health **health);
-
-ddl_status __wrap_ddl__health_connect(const ddl__health_config *config, ddl__health **health)
+WRAP(ddl_status, ddl__health_connect, (const ddl__health_config *config, ddl__health **health))
 {
     if (dials_late)
         usleep(LATE_MS * 1000);
@@ -109,8 +106,7 @@ int main(void)
     int status;
     pid_t pids[RANKS];
     setenv("DDL_LOG", "off", 0);
-    shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(s != MAP_FAILED, "no shared memory");
+    shared *s = map_shared(sizeof *s);
     for (int rank = 0; rank < RANKS; rank++)
         if (!(pids[rank] = fork()))
             _exit(member(s, rank));

@@ -117,8 +117,7 @@ int main(int argc, char **argv)
     int times = argc > 1 ? atoi(argv[1]) : 1, n = 0, slow = 0;
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
     setenv("DDL_DEAD_MS", "60000", 1);
-    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
+    b = map_shared(sizeof *b);
     victim = SIZE - 1;
     for (int i = 0; i < times * DUPLICATES; i++)
         run_process_test(

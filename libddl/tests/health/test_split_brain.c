@@ -233,8 +233,7 @@ static void run(const scene *s)
 int main(int argc, char **argv)
 {
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
+    b = map_shared(sizeof *b);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (argc < 2 || !strcmp(argv[1], scenes[i].name))
             run(&scenes[i]);

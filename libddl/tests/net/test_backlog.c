@@ -87,8 +87,7 @@ int main(void)
     ddl__interface ips[DDL__INTERFACES_MAX];
     if (!make_namespace())
         return 77;
-    shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(s != MAP_FAILED, "no shared memory");
+    shared *s = map_shared(sizeof *s);
     for (int rank = 0; rank < RANKS; rank++)
         if (!(pids[rank] = fork()))
             _exit(member(s, rank));

@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "net/bell.h"
-#include "net/lending.h"
-#include "net/memory_file.h"
-#include "net/shm.h"
+#include "net/shm/bell.h"
+#include "net/shm/lending.h"
+#include "net/shm/memory_file.h"
+#include "net/shm/shm.h"
 
 enum { ARENA = 1 << 20, BYTES = 1 << 18, FILES = 3 };
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "link_conformance.h"
-#include "net/regions.h"
-#include "net/shm.h"
+#include "net/shm/regions.h"
+#include "net/shm/shm.h"
 
 enum { ARENA = 2 * LARGEST };
 

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include "link_conformance.h"
-#include "net/tcp.h"
+#include "net/tcp/tcp.h"
 
 enum { SLOTS = 16 };
 

@@ -4,7 +4,7 @@
  * it for the others and does not change buffers that were only sent. Ranks are processes. */
 #include <dirent.h>
 
-#include "net/lending.h"
+#include "net/shm/lending.h"
 #include "shared_buffers.h"
 
 enum { SIZE = 3, ELEMENTS = 100003, MIB = 1 << 20, WIDEST = 16 };
@@ -164,24 +164,17 @@ static int same_bits(ddl_comm *comm)
 /* Number of spans that this process has lent, and of results that it has found in its own
  * memory. */
 static int lent, returned;
-bool __real_ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
-                             ddl__arena_loans *reader, const ddl__region *region);
-bool __wrap_ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
-                             ddl__arena_loans *reader, const ddl__region *region);
-bool __wrap_ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
-                             ddl__arena_loans *reader, const ddl__region *region)
+WRAP(bool, ddl__lending_may,
+     (ddl__lending * lending, const ddl__arena *peer, unsigned from, ddl__arena_loans *reader,
+      const ddl__region *region))
 {
     bool may = __real_ddl__lending_may(lending, peer, from, reader, region);
     lent += may;
     return may;
 }
 
-bool __real_ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *place,
-                                  size_t bytes);
-bool __wrap_ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *place,
-                                  size_t bytes);
-bool __wrap_ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *place,
-                                  size_t bytes)
+WRAP(bool, ddl__lending_returned,
+     (const ddl__lending *lending, uint64_t span, void *place, size_t bytes))
 {
     returned++;
     return __real_ddl__lending_returned(lending, span, place, bytes);

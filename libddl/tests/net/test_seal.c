@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "check.h"
 #include "net/seal.h"
-#include "net/tcp.h"
+#include "net/tcp/tcp.h"
 
 enum { HEAD = 4, PIECE = 100, RECORD = HEAD + PIECE + DDL__TAG };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The choice between plain and non-temporal stores follows the machine, and one slow sample does
  * not change it. */
-#include "net/stores.h"
+#include "net/shm/stores.h"
 
 #include <string.h>
 

@@ -163,8 +163,7 @@ static int run_process(uint32_t links)
 
 int main(void)
 {
-    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
+    b = map_shared(sizeof *b);
     for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
         pid_t pids[MOST];
         memset(b, 0, sizeof *b);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hierarchical plans for machines of all shapes through the simulator. Then plans are broken, and
  * the simulator must detect it. */
-#include "plan/exchanges.h"
+#include "plan/algorithms/exchanges.h"
 
 #include "host_topology.h"
 #include "plan_results.h"

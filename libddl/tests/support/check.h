@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.h - the tests' assertion: CHECK(condition, "printf", ...) ends the program on failure. */
+/* check.h - the tests' assertion: CHECK(condition, "printf", ...) ends the program on failure. WRAP
+ * replaces a function of the library. */
 #ifndef DDL_TESTS_CHECK_H
 #define DDL_TESTS_CHECK_H
 
@@ -15,5 +16,12 @@
             exit(1);                                                                               \
         }                                                                                          \
     } while (0)
+
+/* WRAP(type, function, (parameters)) { ... } replaces the function in programs for which
+ * CMakeLists.txt has wrap(program function). __real_function is the original. */
+#define WRAP(type, function, parameters)                                                           \
+    type __real_##function parameters;                                                             \
+    type __wrap_##function parameters;                                                             \
+    type __wrap_##function parameters
 
 #endif

@@ -5,7 +5,7 @@
 #ifndef DDL_TESTS_OPENING_LINKS_H
 #define DDL_TESTS_OPENING_LINKS_H
 
-#include "connect/wireup_state.h"
+#include "connect/wireup/wireup_state.h"
 #include "processes.h"
 #include "survivors.h"
 
@@ -30,12 +30,8 @@ static void die_at(moment at)
         raise(SIGKILL);
 }
 
-bool __real_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
-                              ddl__auth_label label, ddl__hello *answer);
-bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
-                              ddl__auth_label label, ddl__hello *answer);
-bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
-                              ddl__auth_label label, ddl__hello *answer)
+WRAP(bool, ddl__answer_prove,
+     (const ddl__job *job, const ddl__session *session, ddl__auth_label label, ddl__hello *answer))
 {
     if (label == DDL__AUTH_MEMBER)
         die_at(BEFORE_ANSWERING);

@@ -55,6 +55,14 @@ static inline int free_port(void)
     }
 }
 
+/* Return zeroed memory that child processes share. */
+static inline void *map_shared(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED, "no shared memory");
+    return memory;
+}
+
 typedef int process_fn(ddl_comm *comm);
 
 static uint32_t process_links; /* links of the processes that run, or ran last */
@@ -117,9 +125,7 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
     process_links = links;
     pid_t pids[PROCESSES_MAX];
-    process_counts = mmap(NULL, sizeof *process_counts, PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(process_counts != MAP_FAILED, "no shared memory");
+    process_counts = map_shared(sizeof *process_counts);
     fflush(NULL);
     for (int rank = 0; rank < size; rank++) {
         pids[rank] = fork();

@@ -101,7 +101,8 @@ static void *rank_main(void *argument)
 static inline void run_threads(ranks *all, void *(*main)(void *))
 {
     for (int i = 0; i < all->size; i++) {
-        /* As if on another host: a sparse comm (connect/neighbours.h) relies on the addresses. */
+        /* As if on another host: a sparse comm (connect/addresses/neighbours.h) relies on the
+         * addresses. */
         bool alone = links_of(all->config.links, i, all->size) == DDL_LINK_TCP;
         if (alone)
             setenv("DDL_LINKS", "tcp", 1);

@@ -8,9 +8,7 @@
 
 /* the endpoint that this process has created last */
 static ddl_endpoint *endpoint;
-ddl_status __real_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made);
-ddl_status __wrap_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made);
-ddl_status __wrap_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made)
+WRAP(ddl_status, ddl_endpoint_create, (const ddl_endpoint_config *config, ddl_endpoint **made))
 {
     ddl_status status = __real_ddl_endpoint_create(config, made);
     endpoint = *made;

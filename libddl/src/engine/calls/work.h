@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "net/link.h"
-#include "net/regions.h"
+#include "net/shm/regions.h"
 #include "plan/plan.h"
 
 typedef struct ddl__engine ddl__engine;

@@ -25,7 +25,7 @@
 #include <string.h>
 
 #include "engine/executor/steps.h"
-#include "net/stores.h"
+#include "net/shm/stores.h"
 
 enum {
     /* With more ranks, each sends to several ranks at a time. Four ranks on two cores took 1.25

@@ -6,14 +6,14 @@
 #include "base/dtype.h"
 #include "engine/calls/describe.h"
 #include "engine/executor/steps.h"
-#include "net/stores.h"
+#include "net/shm/stores.h"
 
 enum {
     SLICE = 64, /* steps between returns to the driver, which reads the clock */
     LEND_LEAST = DDL__LEND_LEAST / 16 /* elements, of 16 bytes or less */
 };
 
-/* Spans that peers read in place, in the caller's buffers (net/lending.h). */
+/* Spans that peers read in place, in the caller's buffers (net/shm/lending.h). */
 typedef enum loan_outcome { LOAN_MADE, LOAN_FULL, LOAN_REFUSED } loan_outcome;
 
 /* Find the shared regions of the work's buffers. A work that sends from them without copying is not

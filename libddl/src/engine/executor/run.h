@@ -50,7 +50,7 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work);
 /* Return the link whose state blocks the work for ever, or NULL. */
 ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int *rank);
 
-/* Return true if peers have read all zero-copy spans of the stream (net/lending.h). */
+/* Return true if peers have read all zero-copy spans of the stream (net/shm/lending.h). */
 bool ddl__loans_flush(const ddl__runner *runner);
 
 /* Return the caller's buffers although peers may still read them. */

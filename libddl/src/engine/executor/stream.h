@@ -102,7 +102,7 @@ static inline uint64_t ddl__stream_scratch(const ddl__stream *stream)
     return atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed);
 }
 
-/* Return the bytes that peers have read or stored in place (net/lending.h). Any thread. */
+/* Return the bytes that peers have read or stored in place (net/shm/lending.h). Any thread. */
 static inline uint64_t ddl__stream_lent(const ddl__stream *stream)
 {
     return atomic_load_explicit(&stream->runner.lent, memory_order_relaxed);

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wireup.h - connects every pair of a new comm's members by two links, one for collectives and one
+ * for messages, and starts their control connections. */
+#ifndef DDL_CONNECT_WIREUP_H
+#define DDL_CONNECT_WIREUP_H
+
+#include "base/until.h"
+#include "connect/endpoint/endpoint.h"
+#include "connect/wireup/first_use.h"
+#include "membership/creation.h"
+#include "net/shm/shm.h"
+#include "net/tcp/tcp.h"
+
+/* The control connection to a member, for the failure detector. Members that share memory keep the
+ * connection over which they passed it. Over TCP, the control connection is dialed together with
+ * the links, unless the links have lanes. */
+typedef struct ddl__control_dial {
+    int fd;               /* -1: none yet */
+    bool late;            /* opened only if an agreement needs it: see neighbours.h */
+    bool open;            /* both sides have it */
+    ddl__seal *seal;      /* if open: encrypts the connection; or NULL */
+    ddl__session session; /* if not open, with a lower rank: hello and proof were sent */
+    uint64_t after; /* from a higher rank: the number of its link's hello. A control connection
+                       with a lower number belongs to a failed attempt */
+} ddl__control_dial;
+
+/* Create returns NULL without memory. Destroy closes the remaining connections; `controls` may be
+ * NULL. */
+ddl__control_dial *ddl__controls_create(int size);
+void ddl__controls_destroy(ddl__control_dial *controls, int size);
+void ddl__control_dial_close(ddl__control_dial *control);
+
+typedef struct ddl__wireup {
+    ddl_endpoint *endpoint;
+    ddl__comm_slot *slot;
+    ddl__comm_id id;
+    const ddl__address *addresses; /* by rank */
+    int rank, size;
+    uint32_t kinds; /* ddl_link_kind bits */
+    bool has_cores; /* each member on this host has a core */
+    int64_t begun, deadline;
+    const ddl__until *until; /* with the same deadline; or NULL */
+    int64_t
+        *warn_at; /* when to warn about missing ranks; DDL__NEVER: no warning, or it was given */
+    ddl__arena *arena; /* this rank's, if shared memory is allowed */
+    ddl__slots *slots;
+    ddl__link **links, **messages; /* by rank: created by the wireup */
+    ddl__control_dial *controls;   /* by rank: started by the wireup */
+    ddl__first_use
+        *first_use;          /* opens a large comm's links on first use; NULL: open all links now */
+    ddl__creation *creation; /* the state of this attempt; NULL: the comm was created */
+    int lost; /* if the links belong to an engine: the member whose link was lost first; or -1 */
+} ddl__wireup;
+
+/* Dial the lower ranks, accept the higher ones. On failure the links made so far stay in links. */
+ddl_status ddl__wireup_run(const ddl__wireup *wireup);
+
+/* Look for the reason after a member was lost or could not be reached, and the operation failed
+ * with `lost`, whose message is set. The member may have failed for a reason that has not arrived
+ * yet. Returns the status of that reason, or `lost`. wireup->links must be NULL if an engine owns
+ * the links already. */
+ddl_status ddl__wireup_find_reason(const ddl__wireup *wireup, ddl_status lost);
+
+/* Send the other members the reason why this member cannot create the comm. It is the message set,
+ * and stays set. Linked members receive it over their links. Others receive a create-failure notice
+ * at their endpoints, within DDL__CREATE_FAILURE_LIMIT. A reason that another member has sent is
+ * forwarded only over links, because that member notifies the others itself. Members without a link
+ * are not sent a time-out, because they are late and this rank may try again, nor
+ * DDL__SUPERSEDED. */
+void ddl__wireup_announce_failure(const ddl__wireup *wireup, ddl_status status);
+
+#endif

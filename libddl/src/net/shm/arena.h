@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* arena.h - the memory behind links over shared memory, for arena.c and shm.c.
+ *
+ * Design notes.
+ *
+ * An arena is the outgoing memory of one rank. It consists of outlets. An outlet is a ring of bytes
+ * for spans and, for each reader, a ring of entries with the position of each span. Only the owner
+ * writes bytes and entries; only the reader writes the `released` count of its ring, and its bell.
+ * Every cache line thus has one writer, as long as the owner's process lives (shm_end.c).
+ *
+ * A short span is stored inside its entry, right behind the words that describe it: caches fetch
+ * the second line of a pair with the first, and prefetch more of what is read in order. A span
+ * elsewhere is fetched only after its entry has arrived, so its reader waits for a far core twice.
+ * A span for many readers has to be very short to be stored for each of them.
+ *
+ * The first outlet serves all readers, and a reader that does not read blocks the others. It is
+ * followed by a private outlet for each reader, for the second link of each pair, in which no
+ * reader blocks another. Private outlets are all zero until they are used, and cost no memory until
+ * then.
+ *
+ * Order: the owner fills span and entry, then stores the stamp of the entry. The reader loads the
+ * stamp before it reads either. The reader stores `released` after its last read, and the owner
+ * loads it before it writes there again. Bytes are reused in order, up to the oldest span that some
+ * reader has not released.
+ *
+ * An arena has no name, so a crash leaves nothing behind. */
+#ifndef DDL_NET_ARENA_H
+#define DDL_NET_ARENA_H
+
+#include <stdalign.h>
+
+#include "net/shm/regions.h"
+#include "net/shm/shm.h"
+
+enum {
+    DDL__ARENA_MAGIC = 0x64646c61,
+    DDL__ARENA_LAYOUT = 7,
+    DDL__ARENA_LINE = 64,
+    DDL__ARENA_PAIR = 2 * DDL__ARENA_LINE, /* the alignment of shared words */
+    DDL__ARENA_QUEUE = 64,                 /* entries of a ring */
+    DDL__ARENA_ENTRY = 5 * DDL__ARENA_PAIR,
+    DDL__ARENA_ENTRY_HEAD = 32,
+    /* The longest span that is stored inside its entry: for one reader, and for several. */
+    DDL__ARENA_SHORT_FOR_ONE = DDL__ARENA_ENTRY - DDL__ARENA_ENTRY_HEAD,
+    DDL__ARENA_SHORT_FOR_ALL = DDL__ARENA_PAIR - DDL__ARENA_ENTRY_HEAD
+};
+
+/* ---- the layout of the shared memory ---- */
+
+typedef struct ddl__arena_entry {
+    alignas(DDL__ARENA_PAIR) atomic_ullong stamp; /* position + 1; 0: never written */
+    ddl__signature signature;
+    /* offset: the span's position, or DDL__ARENA_INLINE, _LENT, _RETURNED */
+    uint32_t offset, bytes;
+    unsigned char inline_span[DDL__ARENA_SHORT_FOR_ONE];
+} ddl__arena_entry;
+
+/* The state of zero-copy spans, which lie in regions of the owner: see lending.h. */
+typedef struct ddl__arena_loans {
+    /* Written by the reader, by region number: the serial of the region that it maps; 0: none. */
+    alignas(DDL__ARENA_PAIR) atomic_uint mapped[DDL__REGIONS];
+    /* Written by the owner: the number of offers made. */
+    alignas(DDL__ARENA_PAIR) atomic_uint offers;
+} ddl__arena_loans;
+
+/* The end of the owner. Written once, by the owner, or by a reader that knows that the owner's
+ * process has exited. (Readers write only the state.) */
+typedef struct ddl__arena_end {
+    alignas(DDL__ARENA_PAIR) atomic_uint state; /* ddl__link_state: OPEN, LEFT, ABORTED or LOST */
+    char reason[DDL__LINK_REASON];              /* text, if state is ABORTED */
+} ddl__arena_end;
+
+typedef struct ddl__arena_ring {
+    alignas(DDL__ARENA_PAIR) atomic_ullong released; /* spans that the reader has released */
+    atomic_ullong bell; /* the reader's bell; 0: it does not map the arena yet */
+    ddl__arena_end end;
+    ddl__arena_entry entries[DDL__ARENA_QUEUE];
+    ddl__arena_loans loans;
+} ddl__arena_ring;
+
+typedef struct ddl__arena_header {
+    uint32_t magic, layout, readers, queue;
+    uint64_t bytes, private_bytes; /* bytes of the first outlet, and of each private one */
+    atomic_uint fences;       /* 1: the owner's driver executes a heavy fence before it sleeps */
+    uint64_t bell, secret[2]; /* the owner's: see bell.h, and lending.h */
+    alignas(DDL__ARENA_LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
+    alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
+} ddl__arena_header;
+
+/* Special offsets: the span is in the entry; a ddl__loan in the entry gives its position; or it is
+ * the result for the span that the reader had lent, whose position + 1 is in the entry. */
+static const uint32_t DDL__ARENA_INLINE = UINT32_MAX, DDL__ARENA_LENT = UINT32_MAX - 1,
+                      DDL__ARENA_RETURNED = UINT32_MAX - 2;
+
+_Static_assert(sizeof(ddl__arena_entry) == DDL__ARENA_ENTRY, "no gap");
+_Static_assert((int)DDL__ARENA_SHORT_FOR_ONE <= (int)DDL__LINK_SHORT,
+               "no non-temporal stores into an entry");
+
+/* ---- what this process knows of the arena ---- */
+
+/* The owner's record of one reader. */
+typedef struct ddl__arena_reader {
+    uint64_t reserved, published, released; /* counts of spans */
+    uint64_t starts[DDL__ARENA_QUEUE];      /* the start of each unreleased span, as an offset */
+} ddl__arena_reader;
+
+typedef struct ddl__arena_outlet {
+    ddl__arena_header *shared;
+    unsigned char *bytes;
+    /* of `bytes`; as n_readers, never read again from memory that a peer can write */
+    uint64_t size;
+    unsigned n_readers;
+
+    /* Used by the owner's driver only. Offsets count all bytes ever used; modulo the size they are
+     * positions. Bytes before `tail` are free again, bytes before `head` published, and bytes
+     * before `reserved` reserved. */
+    uint64_t tail, head, reserved;
+    unsigned char short_span[DDL__ARENA_SHORT_FOR_ALL];
+    ddl__arena_reader *readers;
+} ddl__arena_outlet;
+
+/* Return true while spans are stored in this ring for the first time. The kernel then provides the
+ * pages, which takes many times longer than the stores. */
+static inline bool ddl__outlet_is_new(const ddl__arena_outlet *own)
+{
+    return own->reserved <= own->size;
+}
+
+struct ddl__shm_link;
+
+struct ddl__arena {
+    atomic_uint references;
+    int fd;
+    /* The owner's bell, its socket for offers of memory, and its first links, by reader; some are
+     * NULL. */
+    int bell, offers;
+    struct ddl__shm_link **links;
+    uint64_t bell_number, secret[2]; /* as in the header, which a peer can write */
+    const ddl__fences *fences;       /* heavy fences that the owner's driver executes; or NULL */
+    ddl__arena_outlet outlet;        /* the outlet for all readers */
+    size_t mapped;
+
+    /* The private outlets, starting with that of reader `first`. */
+    unsigned char *privates;
+    unsigned first;
+    uint64_t private_bytes;
+    size_t privates_mapped;
+};
+
+/* Store for all readers that the process of this arena's owner has exited, and wake them by ringing
+ * from `bell`. Any thread. */
+void ddl__arena_mark_ended(ddl__arena *arena, int bell);
+
+/* Set `o` to the private outlet of a reader, as seen by the owner or that reader. */
+void ddl__outlet_place_private(ddl__arena_outlet *o, const ddl__arena *arena, unsigned number);
+
+#endif

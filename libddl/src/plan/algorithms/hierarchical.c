@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hierarchical: the all-reduce over the levels of a machine: the ranks of a host, the hosts of a
+ * rack, racks and aisles.
+ *
+ * The buffer is cut into chunks. At each level, the members of an exchange (exchanges.h) send each
+ * other their parts of a chunk, and each reduces its own part over all members in their order. The
+ * next level divides that part further. After the last level every element is reduced at its one
+ * owner. Then the results return level by level, from each owner to the others.
+ *
+ * Chunks follow each other through the levels, so that all kinds of links are busy at once.
+ *
+ * The order of additions follows the levels, whichever rank owns an element.
+ *
+ * Steps: 2 for each level, however many groups it joins. Messages: 2 (c - 1) from each rank at a
+ * level that joins c groups. Bytes: 2 N (1 - 1/p) from each rank; 2 N (1 - 1/h) on each host's wire
+ * each way, because the X ranks of a host share it. */
+#include <stdlib.h>
+
+#include "plan/algorithms/exchanges.h"
+#include "plan/builder.h"
+
+_Static_assert((int)DDL__FOLDS >= (int)DDL__LEVELS_MAX, "a fold for each level");
+
+enum {
+    /* Waves between publishing a span and reading it, if there is enough memory. The spans in
+     * flight hide the latency of a wire and the delays of peers. */
+    WIRE_LAG = 3
+};
+
+/* `n` chunks of one length from `start` on, the first in wave `skew`. */
+typedef struct chunks {
+    ddl__exchanges exchanges;
+    int64_t start, length, n;
+    uint32_t skew;
+} chunks;
+
+typedef struct context {
+    ddl__builder *builder;
+    ddl__hierarchy hierarchy;
+    chunks *now;
+    bool halves;
+    int wire_lag;
+} context;
+
+static ddl__ranks members_of(const context *b, const ddl__exchange *x, int first, int n)
+{
+    return (ddl__ranks){
+        .first = first, .n = n, .list = b->now->exchanges.members + x->member, .of = x->members};
+}
+
+static ddl__ranks others(const context *b, const ddl__exchange *x)
+{
+    return members_of(b, x, x->self + 1, x->members - 1);
+}
+
+static int member_after(const ddl__exchange *x, int i)
+{
+    return (x->self + i) % x->members;
+}
+
+/* A step over part `i` of an exchange in each chunk. It is empty for a member without a part. */
+static ddl__step over_part(const context *b, const ddl__exchange *x, int i, uint32_t skew)
+{
+    const chunks *now = b->now;
+    int64_t start = i < x->parts ? ddl__part_start(&now->exchanges, x, i) : x->start;
+    int64_t end = i < x->parts ? ddl__part_start(&now->exchanges, x, i + 1) : x->start;
+    return (ddl__step){.stable = 1,
+                       .skew = now->skew + skew,
+                       .src = now->start + start,
+                       .dst = now->start + start,
+                       .count = (end - start) * now->n,
+                       .piece = end - start,
+                       .stride = now->length};
+}
+
+/* Return the waves that an exchange at this level takes each way. */
+static uint32_t lag_of(const context *b, int level)
+{
+    return level < b->hierarchy.inside ? 1 : (uint32_t)b->wire_lag;
+}
+
+/* In an ordered sum, add more than two members in the order of the tree (ordered.c: when that is
+ * the tree over the workers). Return the index of the fold; a plan has one for each level. */
+static uint8_t fold_members(const context *b, int level, int members)
+{
+    ddl__fold **fold = &b->builder->plan->folds[level];
+    int *each = *fold ? NULL : malloc((size_t)members * sizeof *each);
+    for (int i = 0; each && i < members; i++)
+        each[i] = i;
+    if (each)
+        *fold = ddl__order_fold(&(ddl__order){members, each}, members);
+    free(each);
+    b->builder->failed = b->builder->failed || !*fold;
+    return (uint8_t)level;
+}
+
+/* What is sent from the recv buffer is overwritten only by a result that was made from it. */
+static void reduce_level(const context *b, int level, uint32_t skew)
+{
+    const ddl__exchanges *exchanges = &b->now->exchanges;
+    const ddl__exchange *first = exchanges->list + exchanges->first[level];
+    const ddl__exchange *end = exchanges->list + exchanges->first[level + 1];
+    uint8_t space = exchanges->first[level] ? DDL__OUT : DDL__IN; /* partial results or the input */
+    for (const ddl__exchange *x = first; x < end; x++)
+        for (int i = 1; i < x->members; i++) {
+            ddl__step publish = over_part(b, x, member_after(x, i), skew);
+            publish.kind = DDL__PUBLISH;
+            publish.space = space;
+            ddl__builder_add(b->builder, publish, ddl__no_ranks(),
+                             members_of(b, x, member_after(x, i), 1));
+        }
+    bool last = level + 1 == exchanges->n;
+    for (const ddl__exchange *x = first; x < end; x++) {
+        ddl__step reduce = over_part(b, x, x->self, skew + lag_of(b, level));
+        reduce.kind = DDL__REDUCE;
+        reduce.space = space;
+        reduce.keep = 1;
+        reduce.finish = last;
+        if (b->builder->request->order && x->members > 2) {
+            reduce.kind = DDL__FOLD;
+            reduce.fold = fold_members(b, level, x->members);
+        }
+        ddl__builder_add(b->builder, reduce, members_of(b, x, 0, x->members),
+                         last ? others(b, x) : ddl__no_ranks());
+    }
+}
+
+/* The step that makes the last level's results has already sent them. */
+static void gather_level(const context *b, int level, uint32_t skew)
+{
+    const ddl__exchanges *exchanges = &b->now->exchanges;
+    const ddl__exchange *first = exchanges->list + exchanges->first[level];
+    const ddl__exchange *end = exchanges->list + exchanges->first[level + 1];
+    for (const ddl__exchange *x = first; x < end && level + 1 < exchanges->n; x++) {
+        ddl__step publish = over_part(b, x, x->self, skew);
+        publish.kind = DDL__PUBLISH;
+        publish.space = DDL__OUT;
+        ddl__builder_add(b->builder, publish, ddl__no_ranks(), others(b, x));
+    }
+    for (const ddl__exchange *x = first; x < end; x++)
+        for (int i = 1; i < x->members; i++) {
+            ddl__step take = over_part(b, x, member_after(x, i), skew + lag_of(b, level));
+            take.kind = DDL__TAKE;
+            ddl__builder_add(b->builder, take, members_of(b, x, member_after(x, i), 1),
+                             ddl__no_ranks());
+        }
+}
+
+static void add_steps(context *b, chunks *now)
+{
+    uint32_t skew = 0;
+    b->now = now;
+    for (int level = 0; level < b->hierarchy.n; level++) {
+        reduce_level(b, level, skew);
+        skew += lag_of(b, level);
+    }
+    for (int level = b->hierarchy.n - 1; level >= 0; level--) {
+        gather_level(b, level, skew);
+        skew += lag_of(b, level);
+    }
+}
+
+/* Return the elements of a chunk that the window and the segments allow. */
+static int64_t longest_chunk(const ddl__request *request)
+{
+    int64_t element = (int64_t)request->element, line = DDL__LINE / element;
+    int64_t bytes = DDL__SEGMENT_WIRES * (int64_t)request->size;
+    if (request->segment_bytes > 0)
+        bytes = request->segment_bytes;
+    if (bytes > DDL__SEGMENT_MAX)
+        bytes = DDL__SEGMENT_MAX;
+    /* Two waves are in flight in a host's shared memory, whose rings waste some of it at their
+     * ends. Only one level uses its window, unless hosts have nodes or a mode string declares the
+     * levels: then it may have to hold what all levels send, which is less than three chunks. */
+    bool by_several = request->topology->declared || request->topology->node;
+    int64_t fit = request->window / (by_several ? 2 * DDL__WAVES : DDL__WAVES);
+    if (request->window > 0 && bytes > fit)
+        bytes = fit;
+    int64_t chunk = bytes / element;
+    if (chunk > line)
+        chunk -= chunk % line;
+    return chunk > 0 ? chunk : 1;
+}
+
+/* Cut chunks of about the same length. The first is shorter. */
+static void cut(const ddl__request *request, chunks *first, chunks *rest)
+{
+    int64_t line = DDL__LINE / (int64_t)request->element, longest = longest_chunk(request);
+    int64_t n = ddl__quotient(request->count, longest);
+    int64_t length = ddl__quotient(request->count, n);
+    if (length > line)
+        length += (line - length % line) % line;
+    *first = (chunks){.length = request->count % length, .n = 1};
+    *rest = (chunks){.start = first->length,
+                     .length = length,
+                     .n = request->count / length,
+                     .skew = first->length > 0};
+}
+
+static bool divide(const context *b, chunks *some)
+{
+    const ddl__request *request = b->builder->request;
+    int64_t line = DDL__LINE / (int64_t)request->element;
+    return ddl__exchanges_create(&some->exchanges, &b->hierarchy, request->rank, some->length,
+                                 some->length > line ? line : 1);
+}
+
+static void drop(chunks *first, chunks *rest)
+{
+    ddl__exchanges_destroy(&first->exchanges);
+    ddl__exchanges_destroy(&rest->exchanges);
+}
+
+/* Choose the finest hierarchy in which no two ranks exchange too many ranges. */
+static bool choose_levels(context *b, chunks *first, chunks *rest)
+{
+    const ddl__request *request = b->builder->request;
+    for (int coarseness = 0;; coarseness++) {
+        if (!ddl__hierarchy_create(&b->hierarchy, request->topology, b->halves, coarseness))
+            return false;
+        cut(request, first, rest);
+        if (!divide(b, first) || !divide(b, rest)) {
+            drop(first, rest);
+            ddl__hierarchy_destroy(&b->hierarchy);
+            return false;
+        }
+        int ranges = first->exchanges.pair_ranges;
+        if (ranges < rest->exchanges.pair_ranges)
+            ranges = rest->exchanges.pair_ranges;
+        if (ranges <= DDL__PAIR_RANGES) {
+            /* Half of a link's spans: both ways, for the waves in flight and the current one. */
+            b->wire_lag = DDL__LINK_SPANS / 4 / ranges - 1;
+            if (b->wire_lag > WIRE_LAG)
+                b->wire_lag = WIRE_LAG;
+            if (request->topology->declared)
+                b->wire_lag = 1;
+            return true;
+        }
+        drop(first, rest);
+        ddl__hierarchy_destroy(&b->hierarchy);
+    }
+}
+
+static int64_t longest_piece(const ddl__plan *plan)
+{
+    int64_t longest = 1;
+    for (uint32_t i = 0; i < plan->n_steps; i++)
+        if (plan->steps[i].piece > longest)
+            longest = plan->steps[i].piece;
+    return longest;
+}
+
+int64_t ddl__hierarchical_build(ddl__builder *builder, bool halves)
+{
+    context b = {.builder = builder, .halves = halves};
+    chunks first, rest;
+    if (builder->request->count == 0)
+        return 1;
+    if (!choose_levels(&b, &first, &rest)) {
+        builder->failed = true;
+        return 1;
+    }
+    add_steps(&b, &first);
+    add_steps(&b, &rest);
+    builder->plan->segment = longest_piece(builder->plan);
+    drop(&first, &rest);
+    ddl__hierarchy_destroy(&b.hierarchy);
+    return 1;
+}
+
+/* `c` groups exchange `n` bytes, in `pieces`, there and back. `level` is 0 for the first level of
+ * wires. */
+static void add_level(ddl__cost *m, int c, double n, double pieces, int level)
+{
+    double part = 2 * n * (c - 1) / c, messages = 2 * pieces * (c - 1);
+    ddl__cost_add_chain(m, 2, messages, part, part * m->x * (1 + (c - 2) * DDL__WIRE_JAM));
+    if (level)
+        m->wires += DDL__WIRE_LEVEL * 2 * m->n / m->wire.bandwidth;
+    ddl__cost_add_work(m, messages, part);
+}
+
+void ddl__hierarchical_cost(ddl__cost *m, bool halves)
+{
+    double left = m->n, pieces = ddl__cost_segments(m, m->n / m->p);
+    if (m->x > 1)
+        for (int way = 0; way < 2; way++)
+            ddl__cost_add_memory(m, (m->x - 1) * pieces, 2 * left / m->x * (m->x - 1));
+    left /= m->x;
+    for (int groups = m->h, level = 0; groups > 1; level++) {
+        int joined = ddl__hierarchy_radix(groups), c = halves ? 2 : joined > 1 ? joined : groups;
+        add_level(m, c, left, pieces, level);
+        left /= c;
+        groups = (groups + c - 1) / c;
+    }
+}
+
+static void cost(ddl__cost *c)
+{
+    ddl__hierarchical_cost(c, false);
+}
+
+static int64_t build(ddl__builder *builder)
+{
+    return ddl__hierarchical_build(builder, false);
+}
+
+const ddl__algorithm_descriptor ddl__hierarchical = {.name = "hierarchical",
+                                                     .kinds = DDL__KIND(ALLREDUCE),
+                                                     .fits = ddl__request_has_levels,
+                                                     .cost = cost,
+                                                     .build = build};
