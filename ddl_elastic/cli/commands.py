@@ -22,6 +22,7 @@ from ddl_elastic.cli.agent import (
     parse_address,
     read_token,
 )
+from ddl_elastic.cli.program import add_program, check_program
 from ddl_elastic.cli.resume import add_resume, check, run_job
 from ddl_elastic.cli.verify import add_verify
 from ddl_elastic.coordinator.control import ControlError, scale
@@ -165,8 +166,7 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         " continue with them, or stop (default: rollback)",
     )
     run.add_argument("--quiet", action="store_true", help="show neither progress nor events")
-    run.add_argument("program", metavar="PROGRAM.py", type=Path)
-    run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    add_program(run)
     run.set_defaults(run=_run)
     add_agent(commands)
     add_resume(commands)
@@ -186,9 +186,7 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     environment.fix_hashes()
-    path: Path = arguments.program
-    if not path.is_file():
-        raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
+    check_program(arguments)
     size = _size(arguments)
     variables = _audit_variables(arguments)
     secret = secrets.token_hex()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ddl_elastic.base import environment
+from ddl_elastic.cli.program import add_program, check_program
 from ddl_elastic.engines import program
 from ddl_elastic.hidden.recording import Recording
 from ddl_elastic.verify import causes
@@ -76,16 +77,13 @@ def add_verify(
         default=LIMIT,
         help=f"time limit of each run (default: {LIMIT:g})",
     )
-    verify.add_argument("program", metavar="PROGRAM.py", type=Path)
-    verify.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    add_program(verify)
     verify.set_defaults(run=lambda arguments: _verify(arguments, start))
 
 
 def _verify(arguments: argparse.Namespace, start: Callable[[list[str]], int]) -> int:
     environment.fix_hashes()
-    path: Path = arguments.program
-    if not path.is_file():
-        raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
+    path = check_program(arguments)
     if arguments.steps < 4:
         raise CommandError(f"--steps is {arguments.steps}; at least 4 are needed")
     words = [str(path), *arguments.arguments]
