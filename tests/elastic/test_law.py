@@ -154,3 +154,18 @@ def test_joining_worker_with_hidden_state_is_named(
     )
     assert found and int(found[1]) < 60, shown
     assert strict or shown.count("has joined, and computes other bits") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_hidden_state_fails_a_strict_job_without_a_loop(
+    run_program: Any, tmp_path: Path, framework: str
+) -> None:
+    pytest.importorskip(framework)
+    finding = r"Samples\.generator, a numpy Generator .* is not part of the job's state"
+    command = [sys.executable, PROGRAM.with_name("strict.py"), framework]
+    warned = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    assert "trained" in warned.out and re.search(finding, warned.out + warned.err)
+    failed = run_program([*command, "strict"], cwd=tmp_path, limit=LIMIT)
+    assert failed.code != 0 and "trained" not in failed.out
+    assert re.search(f"JobFailed: .*RuntimeError: .*{finding}", failed.err, re.S), failed.err
