@@ -68,7 +68,7 @@ def add_verify(
         metavar="N",
         type=int,
         default=STEPS,
-        help=f"steps that are compared (default: {STEPS})",
+        help=f"number of steps to compare (default: {STEPS})",
     )
     verify.add_argument(
         "--limit",
@@ -85,7 +85,7 @@ def _verify(arguments: argparse.Namespace, start: Callable[[list[str]], int]) ->
     environment.fix_hashes()
     path = check_program(arguments)
     if arguments.steps < 4:
-        raise CommandError(f"--steps is {arguments.steps}; at least 4 are needed")
+        raise CommandError(f"--steps is {arguments.steps}; must be at least 4")
     words = [str(path), *arguments.arguments]
     # Not a TemporaryDirectory: the exit of each child would remove it.
     folder = Path(tempfile.mkdtemp(prefix="ddl-verify-"))
@@ -245,7 +245,7 @@ class Verification:
         except RunFailed as error:
             return self._fail(error)
         if not alone.steps:
-            return self._fail("the program has trained no step: it makes no elastic job")
+            return self._fail("the program has trained no step; make an elastic.Job in it")
         if (threads := self._find_threads(alone)) is not None:
             return self._break(None, [threads])
         steps = min(self._steps, alone.steps)
@@ -294,7 +294,7 @@ class Verification:
             return f"the run {other.name} has none of the steps of the first run"
         joined = [each for each in other.workers if each.member >= WORKERS and each.steps]
         if other.name == REPLACED and len(joined) < 2:
-            return f"only {len(joined)} of 2 workers has joined in time; try more --steps"
+            return f"{len(joined)} of 2 workers have joined in time; try more --steps"
         return ""
 
     def _find_causes(

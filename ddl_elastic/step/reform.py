@@ -146,7 +146,7 @@ def survivors(
         try:
             following = _shrink(comm, members, request_quorum)
         except Minority as error:
-            raise Minority(f"this process was counted as dead, so it ends: {error}") from None
+            raise Minority(f"the other ranks have expelled this process: {error}") from None
         members = ()  # some of them may have left
         observe(following)
         if comm.size - following.size > len(comm.failed()):
@@ -172,7 +172,7 @@ def _shrink(comm: Comm, members: Sequence[int], request_quorum: RequestQuorum | 
         if why := request_quorum(members, [members[rank] for rank in missing]):
             raise Minority(f"{error}; {why}") from None
     for rank in missing:
-        comm.expel(rank, "the job's coordinator has given it up")
+        comm.expel(rank, "the job's coordinator has declared it dead")
     return comm.shrink(config)
 
 

@@ -452,7 +452,7 @@ class Step:
         if group.sends_at is not None:
             for rank in range(group.comm.size):
                 if rank not in group.whole:
-                    group.comm.expel(rank, "others have died before it had the state")
+                    group.comm.expel(rank, "the ranks that sent it the state have died")
         group.comm.barrier()
 
     def _submit(self, count: int) -> None:

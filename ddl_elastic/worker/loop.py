@@ -504,8 +504,8 @@ class Loop:
         if self._observer:
             if self._observer.take(self._number):
                 raise RuntimeError(
-                    f"this process comes to another operation than the others before step"
-                    f" {self._next}: programs have to do the same everywhere"
+                    "this process calls another operation than the other ranks before step"
+                    f" {self._next}: the program must do the same in all processes"
                 )
             self._observer = None
 
