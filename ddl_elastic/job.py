@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,16 @@ from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining, trainer
 from ddl_elastic.worker.loop import WATCHDOG, Loop
-from ddl_elastic.worker.trainer import Constants
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The job's settings on which the final state depends. They never change."""
+
+    batch: int
+    logical: int
+    seed: int
+    threads: int
 
 
 class Job:
@@ -67,6 +77,7 @@ class Job:
                machines with wrong results. None means the value of `ddl elastic run --audit`, or 0
     audit_action  the action if committed steps may be wrong: "rollback" to a checkpoint before
                them, "continue" with them, or "stop"
+    strict     True to make hidden state of the program an error instead of a warning
     progress   True to show a progress bar and the events on stderr
     trace      a file for a timeline of operations and recoveries, for Perfetto
     """
@@ -96,6 +107,7 @@ class Job:
         keep: int = 3,
         audit: float | None = None,
         audit_action: str | None = None,
+        strict: bool = False,
         progress: bool = True,
         trace: str | None = None,
     ) -> None:
@@ -113,9 +125,18 @@ class Job:
         self._size = Size(target, least, max(target, min(most, logical)), replace)
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
-        self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
-        self._audit = find_options(audit, audit_action)
-        self._policy = policy_find(checkpoint, every, keep)
+        self._buffers = buffers
+        rate, action = find_options(audit, audit_action)
+        self._options: dict[str, Any] = {
+            "batch": batch,
+            "logical": logical,
+            "seed": seed,
+            "watchdog": Watchdog(watchdog).seconds,
+            "policy": policy_find(checkpoint, every, keep),
+            "audit": rate,
+            "audit_action": action,
+            "strict": strict,
+        }
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
         self._part: dict[str, Any] = {}  # the report of a worker of `ddl elastic run`
@@ -136,41 +157,30 @@ class Job:
             return self._take_part()
         for adapter in loaded_adapters():
             adapter.preload()
-        constants, secret = self._constants, secrets.token_hex()
+        secret = secrets.token_hex()
         traces = timeline.make_folder(self._trace)
 
         def work(spec: AgentSpec, channel: Channel) -> None:
             # Use a new thread: after a fork the main thread's OpenMP pool has lost its threads, and
             # the next parallel region would wait for them.
             leave_when_asked()
-            own = (spec, channel, constants, secret, self._make, self._reading)
-            more = (self._watchdog, traces, self._policy, self._audit)
-            ThreadPoolExecutor(1).submit(trainer.work, *own, *more).result()
+            own = (spec, channel, self._options, secret, self._make, self._reading, traces)
+            ThreadPoolExecutor(1).submit(trainer.work, *own).result()
 
         with (
-            LocalEngine(work, self._size.most, constants.threads) as engine,
+            LocalEngine(work, self._size.most, self._constants.threads) as engine,
             Progress(self._steps, shown=self._progress, on_step=on_progress) as progress,
         ):
-            job = self._job = Coordinator(engine, self._size, constants.threads, progress)
+            job = self._job = Coordinator(engine, self._size, self._constants.threads, progress)
             state = job.run(lambda: training.fetch(job))
         if self._trace and traces:
             job.write_trace(Path(self._trace), traces)
         return self._restore(state)
 
     def _take_part(self) -> Any:
-        framework, constants = self._make(), self._constants
+        framework = self._make()
         joined, began = joining.join(), time.monotonic()
-        loop = Loop(
-            framework,
-            **joined,
-            batch=constants.batch,
-            logical=constants.logical,
-            seed=constants.seed,
-            watchdog=self._watchdog,
-            policy=self._policy,
-            audit=self._audit[0],
-            audit_action=self._audit[1],
-        )
+        loop = Loop(framework, **joined, **self._options)
         trainer.train(loop, self._reading)
         self._is_writer = loop.is_writer
         self._part = {
@@ -254,5 +264,7 @@ def parse_workers(workers: int | str) -> tuple[int, int]:
     except ValueError:
         low, high = 0, 0
     if not 1 <= low <= high:
-        raise ValueError(f'workers is {workers!r}; it is a number, or "least:most", as in "1:16"')
+        raise ValueError(
+            f'workers is {workers!r}; must be a number, or "least:most", such as "1:16"'
+        )
     return low, high

@@ -158,7 +158,7 @@ class Channel:
         """Wait for the next message. Raises TimeoutError if no data arrives for `limit` seconds."""
         while not self._received:
             if limit is not None and not ready([self], limit):
-                raise TimeoutError(f"nothing has come for {limit:.0f} s")
+                raise TimeoutError(f"nothing was received for {limit:.0f} s")
             self._received.extend(self._read())
         return self._received.popleft()
 
@@ -176,7 +176,7 @@ class Channel:
         except OSError as error:  # keepalives have failed, or the network reports an error
             raise Silent(error.strerror) from None
         if not data:
-            raise EOFError("the other side has ended")
+            raise EOFError("the peer has closed the connection")
         return [_unpack(*each) for each in self._frames.feed(data)]
 
     def close(self) -> None:

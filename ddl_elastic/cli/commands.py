@@ -22,6 +22,7 @@ from ddl_elastic.cli.agent import (
     parse_address,
     read_token,
 )
+from ddl_elastic.cli.program import add_program, check_program
 from ddl_elastic.cli.resume import add_resume, check, run_job
 from ddl_elastic.cli.verify import add_verify
 from ddl_elastic.coordinator.control import ControlError, scale
@@ -98,8 +99,8 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         dest="workers",
         metavar="N",
         default="1:4096",
-        help='workers: a number, or "least:most", and then as many as there are cores for (default:'
-        " one for each core)",
+        help='number of workers, or "least:most" for as many as there are cores (default: one for'
+        " each core)",
     )
     run.add_argument(
         "--no-replace",
@@ -110,16 +111,16 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument(
         "--name",
         default=str(os.getpid()),
-        help="of the job, for `ddl elastic scale` (default: the number of this process)",
+        help="name of the job, for `ddl elastic scale` (default: this process's id)",
     )
     run.add_argument(
-        "--threads", metavar="T", type=int, default=1, help="of each worker (default: 1)"
+        "--threads", metavar="T", type=int, default=1, help="threads per worker (default: 1)"
     )
     run.add_argument(
         "--preload",
         metavar="MODULE,...",
-        help="import these once, before the workers are forked (default: the frameworks that the"
-        " program names)",
+        help="modules to import once, before the workers are forked (default: the frameworks that"
+        " the program names)",
     )
     run.add_argument(
         "-H",
@@ -130,18 +131,23 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument(
         "--ray",
         metavar="ADDRESS",
-        help="run the workers on a Ray cluster, which is found at this address, or by auto",
+        help="run the workers on the Ray cluster at this address; auto finds a running one",
     )
     run.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
-        help="run the workers where agents dial in from, see `ddl elastic agent`, instead of on"
-        " this machine; port 0: a free one, which is said",
+        help="listen here for agents (see `ddl elastic agent`) and run the workers on their"
+        " machines, not on this one; port 0 picks a free port and logs it",
     )
     run.add_argument(
-        "--token-file", metavar="FILE", type=Path, help="what agents have to know; for --listen"
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help="file with the secret token by which agents prove that they may join; for --listen",
     )
-    run.add_argument("--report", metavar="FILE", type=Path, help="write job.report() as JSON")
+    run.add_argument(
+        "--report", metavar="FILE", type=Path, help="write job.report() to this file, as JSON"
+    )
     run.add_argument(
         "--trace",
         metavar="FILE",
@@ -165,30 +171,29 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         " continue with them, or stop (default: rollback)",
     )
     run.add_argument("--quiet", action="store_true", help="show neither progress nor events")
-    run.add_argument("program", metavar="PROGRAM.py", type=Path)
-    run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    add_program(run)
     run.set_defaults(run=_run)
     add_agent(commands)
     add_resume(commands)
     add_verify(commands, lambda words: _run(run.parse_args(words[1:])))
     scaled = commands.add_parser(
         "scale",
-        help="have a job that runs on this machine have more or fewer workers",
-        description="Have a job that `ddl elastic run` runs on this machine have more or fewer"
-        " workers. Those who join and leave do so between two steps; nobody else restarts, and the"
-        " result stays the same. Returns at once.",
+        help="change the number of workers of a job that runs on this machine",
+        description="Change the number of workers of a job that `ddl elastic run` runs on this"
+        " machine. Workers join and leave between two steps. No other worker restarts, and the"
+        " result stays the same. The command returns at once.",
         allow_abbrev=False,
     )
-    scaled.add_argument("job", metavar="JOB", help="its --name, or the number of its process")
-    scaled.add_argument("workers", metavar="N", type=int, help="within the job's least:most")
+    scaled.add_argument("job", metavar="JOB", help="name of the job, or the id of its process")
+    scaled.add_argument(
+        "workers", metavar="N", type=int, help="new number of workers, within the job's least:most"
+    )
     scaled.set_defaults(run=_scale)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     environment.fix_hashes()
-    path: Path = arguments.program
-    if not path.is_file():
-        raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
+    check_program(arguments)
     size = _size(arguments)
     variables = _audit_variables(arguments)
     secret = secrets.token_hex()
@@ -261,8 +266,8 @@ def _agents(
     if arguments.ray:
         if size.most > _RAY_SLOTS:
             raise CommandError(
-                f"--ray: give -n least:most, with at most {_RAY_SLOTS}; the cluster is asked for as"
-                " many slots"
+                f"--ray: -n allows {size.most} workers; must be at most {_RAY_SLOTS}, because the"
+                " job requests a slot for each"
             )
         return lambda port: RayAgents(arguments.ray, size.most, port, token, cores), size.least
     if arguments.hosts:
@@ -278,9 +283,11 @@ def _order(
 ) -> tuple[Program, str, tuple[str, int]]:
     """Return the program for agents, the token, and the address at which agents connect."""
     if arguments.trace:
-        raise CommandError("--trace: workers of agents leave no timeline here")
+        raise CommandError(
+            "--trace is not supported with --listen, -H and --ray: agents send no timeline"
+        )
     if arguments.listen and not arguments.token_file:
-        raise CommandError("--listen: give --token-file too; agents have to know what is in it")
+        raise CommandError("--listen requires --token-file: agents authenticate with that token")
     preload = arguments.preload.split(",") if arguments.preload else []
     order = Program(
         str(arguments.program), arguments.arguments, str(Path.cwd()), preload, variables
@@ -307,7 +314,7 @@ def _size(arguments: argparse.Namespace) -> Size:
     try:
         low, high = parse_workers(arguments.workers)
         if threads < 1:
-            raise ValueError(f"threads is {threads}; at least 1 is needed")
+            raise ValueError(f"threads is {threads}; must be at least 1")
     except ValueError as error:
         raise CommandError(str(error)) from None
     places = high if _is_remote(arguments) else environment.cores() // threads

@@ -34,12 +34,16 @@ def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `resume` to the commands of `ddl elastic`."""
     resume = commands.add_parser(
         "resume",
-        help="go on with a job on hosts whose `ddl elastic run` was killed",
+        help="continue a job on several hosts whose `ddl elastic run` was killed",
         description=_DESCRIPTION,
         allow_abbrev=False,
     )
-    resume.add_argument("job", metavar="JOB", help="its --name, or the number of its process")
-    resume.add_argument("--report", metavar="FILE", type=Path, help="write job.report() as JSON")
+    resume.add_argument(
+        "job", metavar="JOB", help="name of the job, or the id of its former process"
+    )
+    resume.add_argument(
+        "--report", metavar="FILE", type=Path, help="write job.report() to this file, as JSON"
+    )
     resume.add_argument("--quiet", action="store_true", help="show neither progress nor events")
     resume.set_defaults(run=_run)
 
@@ -75,7 +79,10 @@ def run_job(
                 try:
                     file.write(name)
                 except OSError as error:
-                    progress.event(f"a resumed job would use these hosts: {file.barred} ({error})")
+                    progress.event(
+                        "these hosts compute wrongly, but a resumed job would use them again:"
+                        f" {file.barred} ({error})"
+                    )
 
     try:
         control = Control(name, secret, resize)
@@ -116,7 +123,7 @@ def _run(arguments: argparse.Namespace) -> int:
         file = job_file.read(name)
     except (OSError, ValueError) as error:
         there = ", ".join(job_file.names()) or "none"
-        raise CommandError(f"{name}: there is no such job, but: {there} ({error})") from None
+        raise CommandError(f"there is no job {name} to resume ({error}); jobs: {there}") from None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     progress = Progress(shown=not arguments.quiet, output=sys.stdout)
     environment.allow_connections()
@@ -125,8 +132,8 @@ def _run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         host, port = file.address
         raise CommandError(
-            f"{name}: agents dial in at {host}:{port}, where this cannot listen: {error.strerror};"
-            " does the job's `ddl elastic run` live?"
+            f"{name}: cannot listen at {host}:{port}, where the job's agents connect:"
+            f" {error.strerror}. Is its `ddl elastic run` still running?"
         ) from None
     with engine, progress:
         job = Coordinator(engine, file.size, file.threads, progress, RETURNS)

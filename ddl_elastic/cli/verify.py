@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ddl_elastic.base import environment
+from ddl_elastic.cli.program import add_program, check_program
 from ddl_elastic.engines import program
 from ddl_elastic.hidden.recording import Recording
 from ddl_elastic.verify import causes
@@ -67,7 +68,7 @@ def add_verify(
         metavar="N",
         type=int,
         default=STEPS,
-        help=f"steps that are compared (default: {STEPS})",
+        help=f"number of steps to compare (default: {STEPS})",
     )
     verify.add_argument(
         "--limit",
@@ -76,18 +77,15 @@ def add_verify(
         default=LIMIT,
         help=f"time limit of each run (default: {LIMIT:g})",
     )
-    verify.add_argument("program", metavar="PROGRAM.py", type=Path)
-    verify.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    add_program(verify)
     verify.set_defaults(run=lambda arguments: _verify(arguments, start))
 
 
 def _verify(arguments: argparse.Namespace, start: Callable[[list[str]], int]) -> int:
     environment.fix_hashes()
-    path: Path = arguments.program
-    if not path.is_file():
-        raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
+    path = check_program(arguments)
     if arguments.steps < 4:
-        raise CommandError(f"--steps is {arguments.steps}; at least 4 are needed")
+        raise CommandError(f"--steps is {arguments.steps}; must be at least 4")
     words = [str(path), *arguments.arguments]
     # Not a TemporaryDirectory: the exit of each child would remove it.
     folder = Path(tempfile.mkdtemp(prefix="ddl-verify-"))
@@ -247,7 +245,7 @@ class Verification:
         except RunFailed as error:
             return self._fail(error)
         if not alone.steps:
-            return self._fail("the program has trained no step: it makes no elastic job")
+            return self._fail("the program has trained no step; make an elastic.Job in it")
         if (threads := self._find_threads(alone)) is not None:
             return self._break(None, [threads])
         steps = min(self._steps, alone.steps)
@@ -296,7 +294,7 @@ class Verification:
             return f"the run {other.name} has none of the steps of the first run"
         joined = [each for each in other.workers if each.member >= WORKERS and each.steps]
         if other.name == REPLACED and len(joined) < 2:
-            return f"only {len(joined)} of 2 workers has joined in time; try more --steps"
+            return f"{len(joined)} of 2 workers have joined in time; try more --steps"
         return ""
 
     def _find_causes(

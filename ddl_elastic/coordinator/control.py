@@ -37,7 +37,7 @@ class Control:
         self._paths = _paths(name)
         path, secret_path = self._paths
         if _answers(path):
-            raise ControlError(f"a job of the name {name} runs already; give another --name")
+            raise ControlError(f"a job named {name} is already running; give another --name")
         for each in self._paths:
             each.unlink(missing_ok=True)
         with open(os.open(secret_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -61,7 +61,7 @@ class Control:
             raise ValueError(f"a message {message.kind!r}")
         error = ""
         if not hmac.compare_digest(message.fields["secret"].encode(), self._secret.encode()):
-            error = "the secret is not the job's"
+            error = "the secret differs from the job's"
         else:
             try:
                 self._resize(message.fields["workers"])
@@ -96,7 +96,7 @@ def scale(name: str, workers: int) -> None:
             error = channel.receive().fields["error"]
         except (OSError, EOFError):
             there = ", ".join(names()) or "none"
-            raise ControlError(f"there is no job {name} on this machine, but: {there}") from None
+            raise ControlError(f"there is no job {name} on this machine; jobs: {there}") from None
     if error:
         raise ControlError(error)
 

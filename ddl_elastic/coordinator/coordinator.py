@@ -31,7 +31,7 @@ PAUSE = 20e-6  # seconds per worker between two polls: polling 1000 workers take
 OUTPUTS = 64  # workers whose output is read in one poll
 CAUSE_LIMIT = 2.0  # seconds to wait for a dead worker's exit code before a recovery is logged
 WRONG = "an audit has found that it computes wrongly"
-HUNG = "hung: the others counted it as dead, and its agent killed it"
+HUNG = "hung: the other workers expelled it, and its agent killed it"
 
 
 class JobFailed(RuntimeError):
@@ -187,7 +187,9 @@ class Coordinator:
         """True if all workers have exited. Raises JobFailed if no agent reconnected in time."""
         if self._recovery and self._recovery.is_too_late(self.workers):
             missing = "no worker that trains" if self.alive() else "no agent of the job"
-            raise JobFailed(f"{missing} has come back: it has ended, or is out of reach")
+            raise JobFailed(
+                f"{missing} has reconnected: all have exited, or cannot reach this host"
+            )
         return not self.alive() and not self._recovery
 
     def require(self) -> list[Worker]:
@@ -350,7 +352,7 @@ class Coordinator:
 
     def _tell_granted(self, side: Collection[int], missing: Collection[int]) -> None:
         on, without = (", ".join(f"rank {each}" for each in them) for them in (side, missing))
-        self._tell("granted", None, f"the coordinator lets {on} go on without {without}")
+        self._tell("granted", None, f"the coordinator allows {on} to continue without {without}")
 
     def _connect(self) -> None:
         """Send all live workers the list of members once all are ready. If one exits meanwhile,
@@ -513,7 +515,7 @@ def wait_for_end(coordinator: Coordinator) -> None:
         code = failed[0].code or 0
         ends = [f"{each.name} has ended: {each.cause}" for each in failed if each.joined]
         if ends and not trained:
-            text = "no worker is left, so the job has failed; if it has a checkpoint, it goes on"
+            text = "no worker is left, so the job has failed; if it has a checkpoint, it continues"
             ends.insert(0, f"{text} from there when it is started again")
         if coordinator.is_stopped:
             code = EXIT_CODE

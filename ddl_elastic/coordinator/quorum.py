@@ -69,7 +69,7 @@ class QuorumArbiter:
     def _decide(self, member: int, request: _QuorumRequest, now: float) -> str | None:
         """Return why a member may not continue, "" if it may, or None if that is undecided."""
         if member in self.given_up or member in self._dead:
-            return "others go on without it"
+            return "other workers continue without it"
         alive = [each for each in request.missing if not self._has_ended(each, now)]
         possible = [
             each for each in request.members if each in alive or each not in request.missing
@@ -84,7 +84,7 @@ class QuorumArbiter:
         if waits or now < request.asked + self._silence + MORE:
             return None
         names = ", ".join(self._workers[each].name for each in alive)
-        return f"{names} may be alive, and go on"
+        return f"{names} may be alive, and continue"
 
     def _has_ended(self, member: int, now: float) -> bool:
         worker = self._workers[member]

@@ -40,7 +40,7 @@ def _wait_for_all(coordinator: Coordinator) -> None:
         since = since or time.monotonic()
         if time.monotonic() > since + LATE:
             for worker in late:
-                coordinator.stop(worker, f"hung: another one was done {LATE:.0f} s before")
+                coordinator.stop(worker, f"hung: another worker finished {LATE:.0f} s earlier")
             since = math.inf
 
 
@@ -56,7 +56,7 @@ def _fetch_state(coordinator: Coordinator) -> State:
         except ValueError as error:
             coordinator.stop(worker, f"it sent {error}")
         except TimeoutError as error:
-            coordinator.stop(worker, f"hung: it was asked for the state, and {error}")
+            coordinator.stop(worker, f"hung: the coordinator requested its state, and {error}")
         while worker.state != WorkerState.ENDED:
             coordinator.wait()
 

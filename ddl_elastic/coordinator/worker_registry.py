@@ -89,7 +89,7 @@ class Size:
         """Return `number` if the job may have that many workers. Raises ValueError otherwise."""
         if not self.least <= number <= self.most:
             raise ValueError(
-                f"{number} workers are asked for; this job may have {self.least} to {self.most}"
+                f"{number} workers were requested; this job can have {self.least} to {self.most}"
             )
         return number
 
@@ -177,7 +177,7 @@ class WorkerRegistry:
             self._tell(
                 "gave up",
                 worker,
-                f"{FAILURES} workers in a row have ended before they joined: no more are started",
+                f"{FAILURES} workers in a row have exited before they joined: no more are started",
             )
 
     def caught_up(self, worker: Worker) -> None:
@@ -261,7 +261,7 @@ class WorkerRegistry:
         """Stop joining workers that failed in the comm of a plan. Members monitor joined ones."""
         for worker in self.workers:
             if worker.member in members and not worker.joined and worker.state in WAITING:
-                self._stop(worker, "hung: the others have lost it")
+                self._stop(worker, "hung: the other workers have lost it")
 
     def _tell_change(self, kind: str, worker: Worker, fields: Mapping[str, Any]) -> None:
         step, seconds = fields["step"], fields["seconds"]
@@ -324,7 +324,9 @@ class WorkerRegistry:
         late = [worker for worker in alive if worker.member not in ready]
         if late and (seconds := founders.update(time.monotonic(), ready)):
             for worker in late:
-                self._stop(worker, f"hung: the others have waited {seconds:.0f} s for it to start")
+                self._stop(
+                    worker, f"hung: the other workers have waited {seconds:.0f} s for it to start"
+                )
 
     def _end_hanging(self, waiting: Sequence[Worker], step: int) -> None:
         """Stop joining workers that have been too long in one stage."""
@@ -333,7 +335,7 @@ class WorkerRegistry:
         stages |= dict.fromkeys(planned & stages.keys(), "join")
         for member, seconds in self._watchdog.update(time.monotonic(), step, stages).items():
             worker = self.workers[member]
-            self._stop(worker, f"hung: it was to {stages[member]} for {seconds:.0f} s")
+            self._stop(worker, f"hung: it did not {stages[member]} in {seconds:.0f} s")
 
     def _advance(self, worker: Worker) -> None:
         """Warm up a joining worker that is ready, and admit or refuse one that is warmed up."""
@@ -366,9 +368,9 @@ class WorkerRegistry:
         if places <= 0:
             self._lost.clear()
         elif self._failures >= FAILURES:
-            self._tell_not_replaced("too many have ended before they joined")
+            self._tell_not_replaced("too many workers have exited before they joined")
         else:
-            self._tell_not_replaced("no place is free so far")
+            self._tell_not_replaced("no slot is free so far")
 
     def _tell_not_replaced(self, why: str) -> None:
         for worker in self._lost:

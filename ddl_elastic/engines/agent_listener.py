@@ -49,7 +49,7 @@ class AgentListener:
         refused: Callable[[str], None],
     ) -> None:
         if not token:
-            raise ValueError("the token is empty; anybody could join the job")
+            raise ValueError("the token is empty; any process could join the job")
         self._token, self._admit, self._refused = token, admit, refused
         self._listener = socket.create_server(address, backlog=1024)
         self._listener.setblocking(False)

@@ -277,7 +277,7 @@ class DialedEngine:
         check_hello(hello, types)
         if types is AGENT_HELLO:
             if hello["agent"] in self._agents:
-                self._lose(hello["agent"], "it has dialed again")
+                self._lose(hello["agent"], "it has connected again")
             self._dial_in.answer(connection, hello, self._settings)
             name = hello["agent"]
             agent = self._agents[name] = _Agent(name, connection, Channel(connection), [])

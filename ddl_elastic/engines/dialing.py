@@ -114,7 +114,7 @@ def dial(
     try:
         kind, nonce = _read_frame(connection)
         if kind != frames.NONCE:
-            raise ValueError("it is no job")
+            raise ValueError("the peer is not an elastic job")
         greeting = {**hello, "nonce": own.hex()}
         connection.sendall(frames.proven(frames.HELLO, greeting, nonce, token))
         kind, payload = _read_frame(connection)
@@ -122,8 +122,8 @@ def dial(
     except (OSError, ValueError, EOFError) as error:
         connection.close()
         raise JoinRefused(
-            f"{where} does not take this agent: {error or type(error).__name__};"
-            " is it the job's address, and its token?"
+            f"{where} rejects this agent: {error or type(error).__name__}. Check the job's address"
+            " and the token"
         ) from None
     connection.settimeout(None)
     return connection, settings
@@ -156,7 +156,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
     while len(data) < size:
         part = connection.recv(size - len(data))
         if not part:
-            raise EOFError("it has closed the connection")
+            raise EOFError("the peer has closed the connection")
         data += part
     return data
 

@@ -213,7 +213,10 @@ class HostAgent:
             if ready([self._control], 0):
                 self._is_over = any(each.kind == "over" for each in self._control.poll())
         if self._places and not self._is_over:
-            print(f"ddl elastic agent: the job's coordinator is gone: {why}", file=sys.stderr)
+            print(
+                f"ddl elastic agent: the connection to the job's coordinator is lost: {why}",
+                file=sys.stderr,
+            )
         self._control.close()
         self._control, self._connection, self._cut_at = None, None, 0.0
         for connection in self._offered.values():
@@ -266,8 +269,8 @@ class HostAgent:
         waiting = [p for p in self._places.values() if p.end is None and p.record.has_begun]
         if waiting:
             print(
-                f"ddl elastic agent: no coordinator of the job has come for {self._wait:g} s, which"
-                f" rank {waiting[0].record.member} needs to go on",
+                f"ddl elastic agent: no coordinator has connected for {self._wait:g} s, and rank"
+                f" {waiting[0].record.member} needs one to continue",
                 file=sys.stderr,
             )
             return 1

@@ -50,7 +50,7 @@ class Spec:
         name = np.dtype(self.dtype).name
         is_integer = name.startswith(("int", "uint"))
         if name not in _WIDE and not is_integer:
-            raise NotImplementedError(f"elastic training has no sums of {name}")
+            raise NotImplementedError(f"elastic training does not support tensors of {name}")
         return _WIDE.get(name, "int64"), self.op
 
 

@@ -40,7 +40,7 @@ def refuse_fork(framework: str, has_started: bool, given: str) -> None:
     form in which the program should pass its model, so that nothing is computed before the fork."""
     if has_started:
         raise RuntimeError(
-            f"{framework} has computed something in this process already, and cannot be forked"
-            f" then. Train before anything else uses {framework}, with {given}; or start the"
-            " program by `ddl elastic run`"
+            f"{framework} has already computed in this process, which therefore cannot be forked."
+            f" Train before anything else uses {framework}, with {given}; or start the program by"
+            " `ddl elastic run`"
         )

@@ -2,7 +2,8 @@
 """Checks of each running job for hidden state, which joining workers would not get.
 
 Before the first step each worker computes the reference share twice. The bits differ only if the
-program keeps state from the first time.
+program keeps state from the first time. The first share of a worker that has joined is computed by
+an older worker, too.
 
 During training, changes of these values from step to step are reported:
 - tensors and numbers that are attributes of the model's modules, but not buffers;
@@ -16,7 +17,7 @@ The comparisons follow steps 2, 4, 8 and so on, so their mean cost is negligible
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -98,14 +99,32 @@ class Checks:
         changed = [
             item for name, (item, mark) in now.items() if before.get(name, ("", mark))[1] != mark
         ]
-        changed.sort(key=lambda item: item.kind != "generator")
-        self._reported.update(f"{each.room}:{each.name}" for each in changed[:MOST])
-        names = ", ".join(_describe(each) for each in changed[:MOST])
-        advice = advise(changed[0].room, changed[0].kind, changed[0].field) if changed else ""
-        self._report(
+        self._report_items(
             "the share of logical worker 0 has other bits when it is computed again from the same"
-            f" state and seeds: {names or 'something that is not known'}, has changed between the"
-            f" two, but is not part of the job's state. {advice or 'Try `ddl elastic verify`'}"
+            " state and seeds",
+            changed,
+            "has changed between the two",
+        )
+
+    def digests(self) -> dict[str, str]:
+        """Return the marks of the data set's and the model's attributes, without the attributes."""
+        return {name: mark for name, (_, mark) in self.marks().items()}
+
+    def differs_from(self, text: str, names: Collection[str]) -> None:
+        """Report that a worker which has joined computes other bits than an older one, because of
+        the attributes of these names, as in `digests`."""
+        items = [item for name, (item, _) in self.marks().items() if name in names]
+        self._report_items(text, items, "has another value there")
+
+    def _report_items(self, text: str, items: list[Item], finding: str) -> None:
+        """Report items of hidden state, the likeliest first."""
+        items.sort(key=lambda item: item.kind != "generator")
+        self._reported.update(f"{each.room}:{each.name}" for each in items[:MOST])
+        names = ", ".join(_describe(each) for each in items[:MOST])
+        advice = advise(items[0].room, items[0].kind, items[0].field) if items else ""
+        self._report(
+            f"{text}: {names or 'something unknown'}, {finding}, but is not part of the job's"
+            f" state. {advice or 'Run `ddl elastic verify`'}"
         )
 
     def _find(self, is_wanted: Callable[[Item], bool]) -> dict[str, tuple[Item, str]]:
@@ -113,12 +132,14 @@ class Checks:
         found: dict[str, tuple[Item, str]] = {}
         for item in Walk(known).items(roots):
             name = f"{item.room}:{item.name}"
-            if name not in self._reported and name not in found and is_wanted(item):
+            if name not in found and is_wanted(item):
                 found[name] = item, item.mark
         return found
 
     def _is_suspect(self, item: Item) -> bool:
-        """Return True if a change of the item probably changes the result."""
+        """Return True if a change of the item probably changes the result, and was not reported."""
+        if f"{item.room}:{item.name}" in self._reported:
+            return False
         if item.kind in ("generator", "stateful"):
             return True
         if item.room == "model":

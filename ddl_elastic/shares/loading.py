@@ -58,10 +58,10 @@ def count_samples(data: Any) -> int | None:
     kind = f"{type(data).__module__}.{type(data).__qualname__}"
     if hasattr(data, "dataset"):
         raise TypeError(
-            f"data is a {kind}, which decides itself which samples make a batch; the batches of an"
-            " elastic job are the same for any number of processes. Give what it reads from:"
-            " data.dataset, and its options to the job: batch (of all processes together),"
-            " loader_workers, collate"
+            f"data is a {kind}, which chooses the samples of a batch itself; an elastic job"
+            " chooses them, so that batches do not depend on the number of processes. Pass"
+            " data.dataset instead, and its options to the job: batch (of all processes"
+            " together), loader_workers, collate"
         )
     raise TypeError(
         f"data is a {kind}; a data set has __len__ and __getitem__, and a stream has"
@@ -77,7 +77,7 @@ def count_steps(sampler: Sampler, passes: int | None, steps: int | None) -> int:
         raise ValueError("data is a stream, which has no passes: give steps=")
     for name, number in (("passes", passes), ("steps", steps)):
         if number is not None and number < 0:
-            raise ValueError(f"{name} is {number}; it is 0 or more")
+            raise ValueError(f"{name} is {number}; must be at least 0")
     return sampler.steps(1 if passes is None else passes) if steps is None else steps
 
 
@@ -196,7 +196,7 @@ class Loader:
         member: int,
     ) -> None:
         if processes < 0:
-            raise ValueError(f"loader_workers is {processes}; it is 0 or a number of processes")
+            raise ValueError(f"loader_workers is {processes}; must be at least 0")
         self._framework, self._reader, self._processes = framework, reader, processes
         self._owned, self._steps = owned, steps
         self._name = f"rank {member} on {socket.gethostname()}"

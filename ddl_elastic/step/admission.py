@@ -143,9 +143,9 @@ def compare_checkpoints(candidates: Sequence[Fingerprint]) -> None:
     for other in candidates:
         if other.checkpoint != first.checkpoint:
             raise RuntimeError(
-                f"{other.name} goes on from {_name_checkpoint(other)}, and {first.name} from"
-                f" {_name_checkpoint(first)}. All have to read the same ones: look whether the"
-                " place of the checkpoints is there on both"
+                f"{other.name} continues from {_name_checkpoint(other)}, and {first.name} from"
+                f" {_name_checkpoint(first)}. All must read the same checkpoint: check that both"
+                " have access to the location of the checkpoints"
             )
 
 
@@ -173,7 +173,7 @@ def compare(first: Fingerprint, other: Fingerprint) -> str:
         )
     return (
         f"{other.name} is refused: it computes other bits than {first.name}."
-        f" {difference or 'Nothing is known to differ but the data and the random numbers'}."
+        f" {difference or 'All compared settings are equal, so data or random numbers may differ'}."
         f" {other.name}: {join(other.environment)}. {first.name}: {join(first.environment)}"
     )
 

@@ -14,6 +14,9 @@ A rank that repeats its wrong bits was right in its last audited step. One that 
 is wrong now and then: an audited right share tells nothing of the others, so all of its shares that
 were not audited may be wrong.
 
+The first share of a rank that has joined is compared in each job: a difference shows state that the
+rank was not sent. Without audits it is only reported.
+
 `plan` chooses the audited shares and the ranks that repeat them, from numbers that all ranks have.
 In an audited step one share of each rank is audited, and each rank repeats one share. So the rate
 of audits is also the fraction by which steps become longer.
@@ -27,10 +30,11 @@ import os
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -51,6 +55,8 @@ SUM, STATE = -1, -2  # in place of a share in a finding: the sum of all shares, 
 def plan(rate: float, seed: int, number: int, owners: tuple[int, ...]) -> Mapping[int, int]:
     """Return the audited logical workers of a step, each with the rank that repeats its share.
     Every share is audited with probability `rate`."""
+    if not rate:
+        return {}
     shares = _shares(owners)
     ranks = sorted(shares)
     most = max(map(len, shares.values()), default=0)
@@ -65,6 +71,16 @@ def plan(rate: float, seed: int, number: int, owners: tuple[int, ...]) -> Mappin
             if place < len(shares[rank]):
                 found[shares[rank][place]] = ranks[(index + shift) % len(ranks)]
     return found
+
+
+def plan_joined(owners: tuple[int, ...], joined: Collection[int]) -> Mapping[int, int]:
+    """Return the first share of each rank that has joined, and the older rank that repeats it.
+
+    joined  ranks that own shares
+    """
+    shares = _shares(owners)
+    older = [rank for rank in sorted(shares) if rank not in joined]
+    return dict(zip((shares[rank][0] for rank in sorted(joined)), cycle(older), strict=False))
 
 
 @lru_cache(maxsize=8)
@@ -158,6 +174,8 @@ class Evidence:
     # step without a full audit (whole). The key "" holds the default. Empty if unknown.
     trusted: Mapping[str, int] = field(default_factory=dict)
     whole: Mapping[str, int] = field(default_factory=dict)
+    # The marks of attributes outside of the job's state, by name; see ddl_elastic/hidden/.
+    hidden: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digests(self) -> list[ShareDigest]:
@@ -261,6 +279,22 @@ def describe_difference(
     return ranks, AuditFinding(step, what, members, tensor, first, not is_known, text)
 
 
+def describe_joined(
+    table: Sequence[Evidence], joined: Collection[int], step: int, share: int
+) -> tuple[str, Sequence[str]]:
+    """Return a text about a member that has joined, and whose first share has other bits than an
+    older member's computation; and the names of the hidden state in which the two differ. Pure."""
+    holders = [each for each in table if each.computed]
+    new = next(each for each in holders if each.member in joined)
+    old = next(each for each in holders if each.member not in joined)
+    tensor = new.digests[0].first_difference(old.digests[0])
+    names = [name for name, mark in new.hidden.items() if old.hidden.get(name, mark) != mark]
+    return (
+        f"{new.name} has joined, and computes other bits than {old.name} in step {step}, share"
+        f" {share}, tensor {tensor}"
+    ), names
+
+
 def _find_tensor(verdict: Verdict, table: Sequence[Evidence]) -> str:
     """Return the first tensor in which these ranks differ from the other ranks, or "unknown"."""
     wrong = [each for rank in verdict.ranks for each in table[rank].digests]
@@ -297,6 +331,9 @@ class Audit:
     action  what follows if committed steps may be wrong
     start   the first step of the job, or of its continuation; None: not known yet
     report  called with each finding, on all ranks
+    marks   returns this rank's marks of hidden state
+    report_hidden  called with a text about a member that has joined, and the names of the hidden
+            state in which it differs, on all ranks
     """
 
     def __init__(
@@ -305,8 +342,11 @@ class Audit:
         action: Action,
         seed: int,
         report: Callable[[AuditFinding], None] = lambda _: None,
+        marks: Callable[[], Mapping[str, str]] = dict,
+        report_hidden: Callable[[str, Sequence[str]], None] = lambda *_: None,
     ) -> None:
         self.rate, self.action, self.report = rate, action, report
+        self.marks, self.report_hidden = marks, report_hidden
         self._seed = seed
         self.step = 0  # the training step
         self.start: int | None = None
@@ -349,15 +389,20 @@ class Audit:
             if right == len(shares) and self._whole.get(member, self.start) == self.step:
                 self._whole[member] = self.step + 1
 
-    def evidence(self, member: int, computed: Sequence[ShareDigest]) -> Evidence:
-        """Return this rank's evidence on a share: its digests and its audit history."""
+    def evidence(
+        self,
+        member: int,
+        computed: Sequence[ShareDigest],
+        hidden: Mapping[str, str] | None = None,
+    ) -> Evidence:
+        """Return this rank's evidence on a share: its digests, its audit history, and the marks of
+        its hidden state."""
         trusted, whole = (
             {} if self.start is None else {"": self.start, **{str(m): t for m, t in each.items()}}
             for each in (self._trusted, self._whole)
         )
-        return Evidence(
-            member, computed=[dict(e.tensors) for e in computed], trusted=trusted, whole=whole
-        )
+        tensors = [dict(each.tensors) for each in computed]
+        return Evidence(member, computed=tensors, trusted=trusted, whole=whole, hidden=hidden or {})
 
     def found(self, finding: AuditFinding) -> None:
         """Report a finding, and record the first step that may be wrong until `settled`."""

@@ -52,6 +52,7 @@ class RankProgress:
     follows: bool = False  # other ranks have switched to the planned comm, and this one follows
     has_begun: bool = False  # it has begun the step; otherwise it is switching to a planned comm
     first_left: bool = False  # rank 0 has closed the old comm without having died
+    is_new: bool = False  # it has joined, and no share of it has been compared yet
 
     def words(self, workers: int) -> npt.NDArray[np.int64]:
         """Return the fields as 64-bit numbers. The length is the same on all ranks."""
@@ -59,14 +60,14 @@ class RankProgress:
         for worker in self.owned:
             masks[worker // WORD] |= 1 << worker % WORD
         flags = self.has_result | self.whole << 1 | self.follows << 2 | self.has_begun << 3
-        flags |= self.first_left << 4
+        flags |= self.first_left << 4 | self.is_new << 5
         return np.array([self.member, self.step, flags, *masks], np.int64)
 
     @classmethod
     def from_words(cls, words: Sequence[int], workers: int) -> RankProgress:
         member, step, flags, *masks = words
         owned = [v for v in range(workers) if masks[v // WORD] >> v % WORD & 1]
-        has_result, *more = (bool(flags >> bit & 1) for bit in range(5))
+        has_result, *more = (bool(flags >> bit & 1) for bit in range(6))
         return cls(member, step, has_result, owned, *more)
 
 
@@ -145,7 +146,7 @@ def survivors(
         try:
             following = _shrink(comm, members, request_quorum)
         except Minority as error:
-            raise Minority(f"this process was counted as dead, so it ends: {error}") from None
+            raise Minority(f"the other ranks have expelled this process: {error}") from None
         members = ()  # some of them may have left
         observe(following)
         if comm.size - following.size > len(comm.failed()):
@@ -171,7 +172,7 @@ def _shrink(comm: Comm, members: Sequence[int], request_quorum: RequestQuorum | 
         if why := request_quorum(members, [members[rank] for rank in missing]):
             raise Minority(f"{error}; {why}") from None
     for rank in missing:
-        comm.expel(rank, "the job's coordinator has given it up")
+        comm.expel(rank, "the job's coordinator has declared it dead")
     return comm.shrink(config)
 
 

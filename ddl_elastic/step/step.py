@@ -9,6 +9,9 @@
 When a rank dies, the others return to an earlier phase, see reform.py. The partial sums are kept
 until the vote.
 
+The first share of a rank that has joined is computed by an older rank, too, and the vote compares
+both. A difference is reported as hidden state of the program.
+
 In an audited step a rank first computes a share of another rank, and the vote compares the digests
 of both computations, and of the ranks' states, see audit.py. If those of a share differ, the ranks
 compute it again and repeat the vote, until it is known which rank is wrong. Then the others
@@ -36,7 +39,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Any
@@ -56,8 +59,10 @@ from ddl_elastic.step.audit import (
     AuditOutcome,
     describe,
     describe_difference,
+    describe_joined,
     gather,
     judge,
+    plan_joined,
 )
 from ddl_elastic.step.digest import ShareDigest
 from ddl_elastic.step.membership import Membership, NotAdmitted
@@ -91,12 +96,14 @@ class RankGroup:
     speeds: Mapping[int, float] = field(default_factory=dict)  # by member; empty means equal speeds
     # Members without shares: they do not have the state yet, or are about to catch up.
     observing: frozenset[int] = frozenset()
+    # Members that have joined, and whose first share has not been compared yet.
+    joined: frozenset[int] = frozenset()
     observes: bool = False  # True while this rank's program is behind the other ranks
     sender: Sender = field(default_factory=Sender)
     sends_at: int | None = None  # the number of the step before which the state is sent
     is_awaited: bool = False  # the other ranks wait until this rank's program takes part
     writer_is_done: bool = False  # the rank that wrote files has finished and left
-    audit: Audit | None = None  # None if no share is audited
+    audit: Audit | None = None  # None if no share is compared
 
     def __post_init__(self) -> None:
         self.watch.watchdog.spares = self._receiving
@@ -205,6 +212,7 @@ class Step:
         self.is_audit = False  # whether the share that was yielded last is for an audit
         self._digests: dict[int, list[ShareDigest]] = {}  # by worker: of its computations here
         self._state: ShareDigest | None = None  # of the state before the step, if it is audited
+        self._named: set[int] = set()  # whose shares have shown hidden state
         self._audited: set[int] = set()  # whose shares this rank has computed for an audit
         self._contested = -1  # the worker whose share this rank is to compute once more
 
@@ -268,13 +276,24 @@ class Step:
     # ---- audits ----
 
     def _audits(self) -> Mapping[int, int]:
-        """Return the audited workers, with the rank that computes the share of each once more."""
-        return self._audit.plan(self.number, self._group.owners) if self._audit else {}
+        """Return the workers whose shares are compared, with the rank that computes each share once
+        more."""
+        group = self._group
+        audits = self._audit.plan(self.number, group.owners) if self._audit else {}
+        return {**audits, **plan_joined(group.owners, self._joined())} if group.joined else audits
+
+    def _joined(self) -> list[int]:
+        """Return the ranks that have joined, and whose first share is compared in this step."""
+        group = self._group
+        if not group.joined:
+            return []
+        owners = {*group.owners}
+        return [r for r, each in enumerate(group.members) if r in owners and each in group.joined]
 
     @property
     def has_audits(self) -> bool:
-        """Whether shares are audited in this step."""
-        return bool(self._audits())
+        """Whether this step is audited."""
+        return bool(self._audit and self._audit.plan(self.number, self._group.owners))
 
     def record_state(self, digest: ShareDigest) -> None:
         """Record the state before the step."""
@@ -304,19 +323,28 @@ class Step:
             found += min(words, default=NOTHING), -max(words, default=-NOTHING)
         return found
 
-    def _contest_any(self, audits: Mapping[int, int], check: int, vote: Sequence[int]) -> bool:
+    def _contest_any(self, check: int, vote: Sequence[int], differing: Sequence[int]) -> bool:
         """Return True if the vote has found a difference, which is contested by then."""
         if vote[2] != -vote[3]:
             self._contest_whole(SUM, ShareDigest({"": check}))
-            return True
-        for what, least, most in zip([STATE, *audits], vote[9::2], vote[10::2], strict=True):
-            if least != -most and least != NOTHING:
-                if what == STATE:
-                    self._contest_whole(STATE, self._state)
-                else:
-                    self._contest(what)
-                return True
-        return False
+        elif differing and differing[0] == STATE:
+            self._contest_whole(STATE, self._state)
+        elif differing:
+            self._contest(differing[0])
+        else:
+            return False
+        return True
+
+    def _report_joined(self, differing: Sequence[int]) -> None:
+        """Report the ranks whose first share has other bits than an older rank's computation."""
+        group, audit = self._group, self._audit
+        assert audit
+        joined = plan_joined(group.owners, self._joined())
+        for worker in sorted(joined.keys() & {*differing} - self._named):
+            digests = self._digests.get(worker, ())
+            table = gather(group.comm, audit.evidence(group.member, digests, audit.marks()))
+            self._named.add(worker)
+            audit.report_hidden(*describe_joined(table, group.joined, audit.step, worker))
 
     def _contest(self, worker: int) -> None:
         """Handle different digests of the worker's share. All ranks get the same verdict."""
@@ -424,7 +452,7 @@ class Step:
         if group.sends_at is not None:
             for rank in range(group.comm.size):
                 if rank not in group.whole:
-                    group.comm.expel(rank, "others have died before it had the state")
+                    group.comm.expel(rank, "the ranks that sent it the state have died")
         group.comm.barrier()
 
     def _submit(self, count: int) -> None:
@@ -461,12 +489,19 @@ class Step:
         self._group.comm.allreduce(vote, op="min")
         if vote[0] != -vote[1]:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
-        if audit and self._contest_any(audits, check, vote.tolist()):
-            return
+        if audit:
+            differing = [
+                what
+                for what, least, most in zip([STATE, *audits], vote[9::2], vote[10::2], strict=True)
+                if least != -most and least != NOTHING
+            ]
+            self._report_joined(differing)
+            if audit.rate and self._contest_any(check, vote.tolist(), differing):
+                return
         if vote[2] != -vote[3]:
             raise RuntimeError(
-                f"the ranks differ in {self.name}: this rank's checksum is {check:#x}, all"
-                f" are from {vote[2]:#x} to {-vote[3]:#x}"
+                f"the ranks differ in {self.name}: this rank's checksum is {check:#x}, and the"
+                f" checksums of all ranks are from {vote[2]:#x} to {-vote[3]:#x}"
             )
         if audit:
             self._end_audits(audits, int(vote[8]))
@@ -483,6 +518,7 @@ class Step:
         group, audit = self._group, self._audit
         assert audit
         audit.first = None if first == NOTHING else first
+        group.joined -= {group.members[rank] for rank in self._joined()}
         if audits and not self.recovery and not group.observes:
             audit.found_right(audits, group.owners, group.members)
 
@@ -496,10 +532,9 @@ class Step:
         group = self._group
         has_result, membership = self.phase is Phase.VOTE, group.membership
         follows = membership is not None and membership.is_agreed
-        whole = self._is_whole()
-        return RankProgress(
-            group.member, self.number, has_result, group.owned, whole, follows, True
-        )
+        own = RankProgress(group.member, self.number, has_result, group.owned, self._is_whole())
+        is_new = group.member in group.joined
+        return replace(own, follows=follows, has_begun=True, is_new=is_new)
 
     def _is_whole(self) -> bool:
         """Return True if this rank has the state."""
@@ -518,6 +553,7 @@ class Step:
         decision = decide(ranks, comm.rank, group.workers)
         lacking = frozenset(each.member for each in ranks if not each.whole)
         group.observed_by(lacking, decision.step + 1)
+        group.joined = frozenset(each.member for each in ranks if each.is_new)
         self.first_left = self.first_left or any(each.first_left for each in ranks)
         if group.membership:
             group.membership.recovered(any(each.follows for each in ranks))

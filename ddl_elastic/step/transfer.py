@@ -170,7 +170,7 @@ class Receiver:
             for (name, _), own, other in zip(parts, found.result(), sent, strict=True):
                 if own != other:
                     raise RuntimeError(
-                        f"{name} of the state, from rank {source}, is not what was sent"
+                        f"{name} of the state was changed on the way from rank {source}"
                     )
 
 

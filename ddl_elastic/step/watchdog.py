@@ -38,7 +38,7 @@ class Watchdog:
 
     def __init__(self, limit: float = 0.0) -> None:
         if not 0 <= limit < threading.TIMEOUT_MAX:
-            raise ValueError(f"watchdog is {limit}; it is a number of seconds, or 0 for none")
+            raise ValueError(f"watchdog is {limit}; must be a number of seconds, or 0 for no limit")
         self.seconds = limit
         # Returns the ranks that are never expelled.
         self.spares: Callable[[], Collection[int]] = tuple

@@ -238,7 +238,7 @@ def read_manifest(storage: Storage, name: str) -> Manifest:
     try:
         head, _, text = storage.read(name).partition(b"\n")
         if json.loads(head)["sha256"] != hashlib.sha256(text).hexdigest():
-            raise DamagedCheckpoint(f"{name} is torn or was changed")
+            raise DamagedCheckpoint(f"{name} is incomplete or was changed")
         fields = json.loads(text)
         if fields["format"] != _FORMAT:
             raise DamagedCheckpoint(f"{name} has format {fields['format']}, not {_FORMAT}")
@@ -271,7 +271,7 @@ def read_state(storage: Storage, manifest: Manifest) -> State:
         except FileNotFoundError as error:
             raise DamagedCheckpoint(f"{manifest.name}: {file} cannot be read: {error}") from error
         if file_name(data) != file:
-            raise DamagedCheckpoint(f"{manifest.name}: {file} is torn or was changed", file)
+            raise DamagedCheckpoint(f"{manifest.name}: {file} is incomplete or was changed", file)
         for piece, part in _unpack(data, chunk):
             parts[piece.name].append(part)
     return {

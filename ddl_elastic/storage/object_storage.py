@@ -42,7 +42,7 @@ class ObjectStorage:
         if "@" in rest or "?" in rest:
             raise ValueError(
                 f"checkpoint is a URL of {protocol} with a key or options in it, which messages"
-                " would show; give them as the store's library expects them, in the environment"
+                " would show; set them in the environment, as the store's library expects"
             )
         self._url = url.rstrip("/")
         self._opened: tuple[Any, str] | None = None

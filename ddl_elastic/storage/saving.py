@@ -47,7 +47,7 @@ class Policy:
     def __post_init__(self) -> None:
         for name, number in (("every", self.every), ("keep", self.keep)):
             if number < 1:
-                raise ValueError(f"{name} is {number}; it is a number from 1 on")
+                raise ValueError(f"{name} is {number}; must be at least 1")
 
 
 _jobs = itertools.count()  # numbers of this program's jobs, equal on all workers

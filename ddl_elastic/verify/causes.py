@@ -63,16 +63,16 @@ def _hidden_cause(full: str, place: Mapping[str, str]) -> Cause:
     short = place["class"].split(".")[-1]
     field = name.rsplit(".", 1)[-1]
     if kind == "generator":
-        text = f"a generator of its own: {name}, a {place['class']}"
+        text = f"a private generator: {name}, a {place['class']}"
     elif room == "model":
-        text = f"{name}, a {short}, is an attribute of {owner} that is no buffer"
+        text = f"{name}, a {short}, is an attribute of {owner} that is not a buffer"
     elif room == "data":
         text = (
             f"{name}, a {short}, is an attribute of {owner} that depends on which samples this"
             " process has read before"
         )
     elif room == "callbacks":
-        text = f"{name} is a state of a callback, and no part of the job's state"
+        text = f"{name} is a state of a callback, and not part of the job's state"
     else:
         what = f"an object of class {short}" if kind == "stateful" else f"a {short}"
         text = f"{name}, {what} of {owner}, is a state that is not in also="
@@ -119,7 +119,7 @@ def _clock_causes(run: RunRecords) -> Iterator[Cause]:
     )
     for each in calls[:1]:
         what = {
-            "os.getpid": "the number of the process",
+            "os.getpid": "the process id",
             "os.urandom": "random numbers of the system",
         }.get(each["clock"], "the time")
         yield Cause(
@@ -150,6 +150,6 @@ def set_cause(lines: list[str]) -> Cause:
 def unknown_cause() -> Cause:
     """Return the text for a difference without any differing hidden state."""
     return Cause(
-        "unknown: no attribute, generator or variable of the program was seen to differ",
+        "unknown: no attribute, generator or variable of the program differs",
         "Look for state in libraries, in files, and in global objects",
     )

@@ -70,7 +70,8 @@ def follow_plan(job: SwitchingLoop) -> None:
     assert plan.comm
     group.watch.watchdog.observe(plan.comm)
     group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
-    own = RankProgress(membership.member, job.position["number"], False, ())
+    is_new = membership.member in group.joined
+    own = RankProgress(membership.member, job.position["number"], False, (), is_new=is_new)
     _settle(job, plan, own)
     if group.audit:
         group.audit.joined(plan.newcomers, job.position["next"])
@@ -113,7 +114,7 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
         group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
         with suppress(*LOST):
             transfer.warm_up(plan.comm)
-        own = RankProgress(membership.member, UNKNOWN, False, (), whole=False)
+        own = RankProgress(membership.member, UNKNOWN, False, (), whole=False, is_new=True)
         number = _settle(job, plan, own)
         if number is not None:
             break
@@ -160,6 +161,7 @@ def _settle(job: SwitchingLoop, plan: MembershipPlan, own: RankProgress) -> int 
         close(comm)
         return None
     group.comm, group.members = comm, [each.member for each in ranks]
+    group.joined = frozenset(each.member for each in ranks if each.is_new)
     number = max(each.step for each in ranks)
     has_begun = any(each.has_begun for each in ranks)
     group.observed_by(frozenset(r.member for r in ranks if not r.whole), number + has_begun)

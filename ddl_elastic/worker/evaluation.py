@@ -92,7 +92,10 @@ class EvaluationHistory:
         """Return the next table, on a rank that has missed its evaluation."""
         self._taken += 1
         if self._taken > len(self.tables):
-            raise RuntimeError("the others have not evaluated here: this process cannot join them")
+            raise RuntimeError(
+                "the other ranks have evaluated nothing at this point, so this process cannot"
+                " join them"
+            )
         return self.tables[self._taken - 1]
 
 
@@ -127,7 +130,7 @@ def run(
             row = known.pop(batch, None) or evaluate(batch)
             if len(row) != width:
                 raise ValueError(
-                    f"the function gives {len(row)} numbers for batch {batch}, and {width} for"
+                    f"the function returned {len(row)} numbers for batch {batch}, and {width} for"
                     f" batch {first}"
                 )
             table[batch] = row
@@ -139,7 +142,7 @@ def run(
         known = {first: evaluate(first)}
         width = len(known[first])
         if not width:
-            raise ValueError(f"the function gives no numbers for batch {first}")
+            raise ValueError(f"the function returned no numbers for batch {first}")
         (table,) = agree(fill, [np.empty(plan.count * width)], "sum")
     # Seed the generators, so that the program's next random numbers are the same on all ranks.
     framework.seed(evaluation_seed(seed, plan.count))

@@ -56,7 +56,7 @@ def connect(inbox: Inbox, member: int, secret: str | None = None) -> dict[str, A
         inbox.channel.send("ready", address=address.hex(), pid=os.getpid())
         plan = inbox.receive()
         if plan.kind == "exit":
-            raise JobOver("the job is over, or goes on without this worker")
+            raise JobOver("the job is over, or continues without this worker")
         is_new = plan.kind == "warm"
         found = alone(address, member) if is_new else plan.fields
         try:

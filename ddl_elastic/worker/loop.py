@@ -131,8 +131,11 @@ class Loop:
         self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         rate, action = find_options(audit, audit_action)
-        if rate:
-            self.group.audit = Audit(rate, action, seed, self.reporter.found)
+        self.group.audit = Audit(
+            *(rate, action, seed, self.reporter.found),
+            self.checks.digests,
+            self.checks.differs_from,
+        )
         if membership:
             membership.begin(lambda *new: change.rehearse(self.framework, self.group, *new))
         self._observer: Observer | None = None  # while this joining rank catches up
@@ -392,7 +395,7 @@ class Loop:
             return
         audit = self.group.audit
         saver = self.group.saver = Saver(self._policy, self._constants, self._beside)
-        if audit:
+        if audit and audit.rate:
             # A rollback removes the checkpoint of the step since which a rank may be wrong.
             saver.needed = lambda: (audit.start or 0, audit.trusted(self.group.members) - 1)
         state, reporter = self.framework.state, self.reporter
@@ -426,7 +429,8 @@ class Loop:
 
     def save_initial_state(self) -> None:
         """Write the checkpoint before the first step to which a job with audits may go back."""
-        if self.group.audit and self._writers and self._number == self._next == 0 == self._call:
+        audit = self.group.audit
+        if audit and audit.rate and self._writers and self._number == self._next == 0 == self._call:
             self._writers.boundary(0, is_behind=False)
 
     def load_resumed(self) -> None:
@@ -500,8 +504,8 @@ class Loop:
         if self._observer:
             if self._observer.take(self._number):
                 raise RuntimeError(
-                    f"this process comes to another operation than the others before step"
-                    f" {self._next}: programs have to do the same everywhere"
+                    "this process calls another operation than the other ranks before step"
+                    f" {self._next}: the program must do the same in all processes"
                 )
             self._observer = None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +13,24 @@ from ddl_elastic.base.inbox import Inbox
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.frameworks.protocol import Framework
-from ddl_elastic.storage.saving import Policy
 from ddl_elastic.worker.joining import connect
 from ddl_elastic.worker.loop import Loop
 from ddl_elastic.worker.reporter import Reporter
 
 
-@dataclass(frozen=True)
-class Constants:
-    """The job's settings on which the final state depends. They never change."""
-
-    batch: int
-    logical: int
-    seed: int
-    threads: int
-
-
 def work(
     spec: AgentSpec,
     channel: Channel,
-    constants: Constants,
+    options: dict[str, Any],
     secret: str,
     make: Callable[[], Framework],
     data: dict[str, Any],
-    watchdog: float,
     traces: Path | None,
-    policy: Policy | None,
-    audit: tuple[float, str],
 ) -> None:
     """Run a worker from start to end. Report errors of the program to the coordinator.
 
-    data  the keyword arguments for Loop.steps
+    options  the keyword arguments for Loop
+    data     the keyword arguments for Loop.steps
     """
     environment.collect_traces(traces)
     try:
@@ -53,15 +39,9 @@ def work(
         loop = Loop(
             framework,
             **connect(inbox, spec.member, secret),
-            batch=constants.batch,
-            logical=constants.logical,
-            seed=constants.seed,
-            watchdog=watchdog,
+            **options,
             reporter=Reporter(channel, traces),
-            policy=policy,
             beside=True,
-            audit=audit[0],
-            audit_action=audit[1],
         )
         train(loop, data)
         while (message := inbox.receive()).kind != "exit":

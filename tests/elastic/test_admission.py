@@ -97,7 +97,7 @@ def test_what_differs_first() -> None:
 
 def test_equal_environments() -> None:
     other = replace(FIRST, member=1, share="h")
-    assert "Nothing is known to differ but the data and the random numbers." in compare(
+    assert "All compared settings are equal, so data or random numbers may differ." in compare(
         FIRST, other
     )
     with pytest.raises(

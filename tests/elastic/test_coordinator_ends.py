@@ -136,7 +136,7 @@ def test_nobody_takes_its_place(tmp_path: Path, alone: str) -> None:
         outs = [agent.communicate(timeout=LIMIT) for agent in agents]
         assert [agent.returncode for agent in agents] == [0, 0], outs
         assert final_state("".join(out for out, _ in outs)) == alone
-        assert all("the job's coordinator is gone" in err for _, err in outs)
+        assert all("the connection to the job's coordinator is lost" in err for _, err in outs)
         wait_until(lambda: all_ended(pids))
 
 
@@ -152,7 +152,7 @@ def test_a_job_that_waits_for_nobody(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         _, err = agent.communicate(timeout=LIMIT)
         assert agent.returncode == 1
-        assert "no coordinator of the job has come for 2 s, which rank 0 needs to go on" in err
+        assert "no coordinator has connected for 2 s, and rank 0 needs one to continue" in err
         wait_until(lambda: all_ended(pids))
 
 
@@ -160,5 +160,5 @@ def test_a_job_that_has_ended_is_no_job(run_program: Any, tmp_path: Path) -> Non
     env = {"XDG_RUNTIME_DIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
     done = run_program([*DDL, "resume", "job"], cwd=tmp_path, env=env, limit=LIMIT)
     assert done.code == 2
-    assert "job: there is no such job, but: none" in done.err
+    assert "there is no job job to resume" in done.err
     assert not list(tmp_path.glob("state/ddl-elastic/*/*"))

@@ -330,7 +330,7 @@ def test_an_agent_with_another_token_is_refused(tmp_path: Path) -> None:
         _, text = agent.communicate(timeout=LIMIT)
         assert agent.returncode == 1
     assert said == ["refused 127.0.0.1: it does not know the job's secret"]
-    assert "does not take this agent" in text and "token" in text
+    assert "rejects this agent" in text and "token" in text
 
 
 def test_an_agent_without_the_program_says_so(tmp_path: Path) -> None:

@@ -131,9 +131,11 @@ def test_wrong_evaluations(job: Any) -> None:
         job.map([], len, batch=2)
     with pytest.raises(ValueError, match="batch is 0; it must be at least 1"):
         job.map([1], len, batch=0)
-    with pytest.raises(ValueError, match="the function gives 1 numbers for batch 1, and 2 for bat"):
+    with pytest.raises(
+        ValueError, match="the function returned 1 numbers for batch 1, and 2 for bat"
+    ):
         job.map([1, 2, 3], lambda batch: [1.0] * len(batch), batch=2)
-    with pytest.raises(ValueError, match="the function gives no numbers for batch 0"):
+    with pytest.raises(ValueError, match="the function returned no numbers for batch 0"):
         job.map([1], lambda _: [], batch=2)
 
 

@@ -149,4 +149,4 @@ def test_the_backend_has_started_before(
     command = [sys.executable, "-c", program]
     done = run_program(command, env=environment(backend), cwd=tmp_path, limit=LIMIT)
     assert done.code == 1
-    assert f"RuntimeError: {name} has computed something in this process already" in done.err
+    assert f"RuntimeError: {name} has already computed in this process" in done.err

@@ -131,3 +131,41 @@ def test_hidden_state_is_named(run_program: Any, tmp_path: Path, case: str, warn
     assert shown.count("is not part of the job's state") == bool(warning)
     if warning:
         assert run_program([*command, "strict"], cwd=tmp_path, limit=LIMIT).code != 0
+
+
+@pytest.mark.parametrize(
+    "strict", [pytest.param(False), pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_joining_worker_with_hidden_state_is_named(
+    run_program: Any, tmp_path: Path, strict: bool
+) -> None:
+    """The state does not change any more, so only the comparison of a share finds it."""
+    program = PROGRAM.with_name("hidden.py")
+    command = [*DDL, "-n", "2", "--quiet", program, "set once", *["strict"] * strict]
+    done = run_program(command, cwd=tmp_path, limit=LIMIT)
+    assert (done.code != 0) == strict, done.err
+    shown = done.out + done.err
+    found = re.search(
+        r"rank 2 on \S+ \(pid \d+\) has joined, and computes other bits than rank 1 on \S+ \(pid"
+        r" \d+\) in step (\d+), share \d, tensor linear\.\w+: Net\.factor, a float and"
+        r" attribute of a Net, at hidden\.py:\d+, has another value there, but is not part of the"
+        r" job's state\. Compute it from step\.number",
+        shown,
+    )
+    assert found and int(found[1]) < 60, shown
+    assert strict or shown.count("has joined, and computes other bits") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_hidden_state_fails_a_strict_job_without_a_loop(
+    run_program: Any, tmp_path: Path, framework: str
+) -> None:
+    pytest.importorskip(framework)
+    finding = r"Samples\.generator, a numpy Generator .* is not part of the job's state"
+    command = [sys.executable, PROGRAM.with_name("strict.py"), framework]
+    warned = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    assert "trained" in warned.out and re.search(finding, warned.out + warned.err)
+    failed = run_program([*command, "strict"], cwd=tmp_path, limit=LIMIT)
+    assert failed.code != 0 and "trained" not in failed.out
+    assert re.search(f"JobFailed: .*RuntimeError: .*{finding}", failed.err, re.S), failed.err

@@ -94,7 +94,7 @@ def test_scale(run_program: Any, tmp_path: Path) -> None:
         next(line for line in job.stderr if "rank 2 on" in line and "has joined" in line)
         refused = scale(4)
         assert refused.code == 2
-        assert "4 workers are asked for; this job may have 1 to 3" in refused.err
+        assert "4 workers were requested; this job can have 1 to 3" in refused.err
         scale(1).expect_success()
         slow.unlink()
         shown = "".join(iter(job.stderr.readline, ""))
@@ -105,7 +105,7 @@ def test_scale(run_program: Any, tmp_path: Path) -> None:
     assert state(out) == expected
     gone = scale(2)
     assert gone.code == 2
-    assert "there is no job job on this machine, but: none" in gone.err
+    assert "there is no job job on this machine; jobs: none" in gone.err
 
 
 def test_the_control_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +115,10 @@ def test_the_control_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert control.names() == ["a"]
         control.scale("a", 5)
         assert asked == [5]
-        with pytest.raises(ControlError, match="a job of the name a runs already"):
+        with pytest.raises(ControlError, match="a job named a is already running"):
             Control("a", "other", asked.append)
         (tmp_path / "ddl-elastic" / "a.secret").write_text("wrong")
-        with pytest.raises(ControlError, match="the secret is not the job's"):
+        with pytest.raises(ControlError, match="the secret differs from the job's"):
             control.scale("a", 6)
     assert asked == [5]
     assert control.names() == []

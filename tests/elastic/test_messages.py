@@ -72,7 +72,7 @@ def test_lines_wait_for_no_coordinator(pair: tuple[Channel, socket.socket]) -> N
 
 
 def test_what_does_not_come(pair: tuple[Channel, socket.socket]) -> None:
-    with pytest.raises(TimeoutError, match="nothing has come for 0 s"):
+    with pytest.raises(TimeoutError, match="nothing was received for 0 s"):
         pair[0].receive(0.05)
 
 
@@ -221,11 +221,11 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
 
 def test_a_worker_that_is_never_done(hanging: Any) -> None:
     training._wait_for_all(hanging)
-    assert hanging.causes == ["hung: another one was done 0 s before"]
+    assert hanging.causes == ["hung: another worker finished 0 s earlier"]
 
 
 def test_a_worker_that_does_not_send_the_state(hanging: Any) -> None:
     assert training._fetch_state(hanging) == {}
     assert hanging.causes == [
-        "hung: it was asked for the state, and nothing has come for 0 s",
+        "hung: the coordinator requested its state, and nothing was received for 0 s",
     ]

@@ -65,13 +65,13 @@ def test_a_host_that_does_not_answer_proves_nothing(end: str) -> None:
     job = Job({0: end, 1: end})
     assert job.ask(2, [0, 1], LATE - 0.1) is None
     job.arbiter.update(LATE)
-    assert job.answers[2] == "rank 0 on a, rank 1 on a may be alive, and go on"
+    assert job.answers[2] == "rank 0 on a, rank 1 on a may be alive, and continue"
     assert not job.granted
 
 
 def test_half_of_those_who_may_be_alive() -> None:
     """The one with the lowest of them goes on."""
-    for member, why in ((1, ""), (2, "rank 1 on a may be alive, and go on")):
+    for member, why in ((1, ""), (2, "rank 1 on a may be alive, and continue")):
         job = Job({0: "told", 3: "told"})
         assert job.ask(member, [0, 3, 3 - member], LATE) == why
 
@@ -83,7 +83,7 @@ def test_one_without_whom_others_go_on(member: int) -> None:
     assert job.ask(2, [0], LATE) == ""
     for worker in job.workers:
         worker.evidence = ""  # their agents are back
-    assert job.ask(member, [2, 3], LATE) == "others go on without it"
+    assert job.ask(member, [2, 3], LATE) == "other workers continue without it"
 
 
 @given(

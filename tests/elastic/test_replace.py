@@ -68,5 +68,5 @@ def test_workers_that_die_at_once(jobs: Any) -> None:
     assert members(report, "died") == [1, 2, 3, 4]
     assert members(report, "joined") == []
     assert members(report, "gave up") == [4]
-    text = "3 workers in a row have ended before they joined: no more are started"
+    text = "3 workers in a row have exited before they joined: no more are started"
     assert jobs.shown.count(text) == 1

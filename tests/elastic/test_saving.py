@@ -319,7 +319,7 @@ def test_the_newest_whole_one_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"every": 1, "keep": 0}])
 def test_numbers_that_make_no_sense(tmp_path: Path, wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="is 0; it is a number from 1 on"):
+    with pytest.raises(ValueError, match="is 0; must be at least 1"):
         Policy(Folder(tmp_path), **wrong)
 
 

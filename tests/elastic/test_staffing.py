@@ -75,7 +75,7 @@ def test_no_place_for_another_worker() -> None:
     job.lose()
     for _ in range(3):
         job.registry.update(3)
-    text = "rank 1 on a is not replaced: no place is free so far"
+    text = "rank 1 on a is not replaced: no slot is free so far"
     assert job.told == [("not replaced", job.workers[1], text)]
     job.has_place = True
     job.registry.update(3)
@@ -105,7 +105,9 @@ def test_newcomers_that_have_died() -> None:
     job.registry.update(3)
     kinds = [kind for kind, _, _ in job.told]
     assert kinds == ["gave up", "not replaced"]
-    assert job.told[1][2].endswith("is not replaced: too many have ended before they joined")
+    assert job.told[1][2].endswith(
+        "is not replaced: too many workers have exited before they joined"
+    )
 
 
 def test_a_plan_brings_each_the_addresses_that_it_does_not_know() -> None:
@@ -163,7 +165,7 @@ def test_a_newcomer_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("time.monotonic", lambda now=now: float(now))
         job.registry.update(3)
     assert {each.member for each in job.stopped} == {1}
-    assert job.workers[1].cause == "hung: it was to start for 7 s"
+    assert job.workers[1].cause == "hung: it did not start in 7 s"
 
 
 def test_a_newcomer_that_the_others_have_lost() -> None:

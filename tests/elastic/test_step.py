@@ -221,5 +221,6 @@ def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
         with ThreadPoolExecutor(2) as threads:
             told = list(threads.map(run, range(2)))
     assert told[1] == (
-        "the ranks differ in step 7: this rank's checksum is 0x1, all are from 0x0 to 0x1"
+        "the ranks differ in step 7: this rank's checksum is 0x1, and the checksums of all ranks"
+        " are from 0x0 to 0x1"
     )

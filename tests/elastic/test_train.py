@@ -66,7 +66,7 @@ def test_one_hangs_before_the_first_step(jobs: Any, how: str) -> None:
     case = {"workers": 3, "die": "start", "how": how, "founding": 6.0}
     _, report = jobs.train(case)
     (died,) = [event for event in report["events"] if event["kind"] == "died"]
-    assert re.match(r"hung: the others have waited \d+ s for it to start", died["cause"])
+    assert re.match(r"hung: the other workers have waited \d+ s for it to start", died["cause"])
     assert [each["state"] for each in report["workers"].values()].count("done") == 2
 
 

@@ -124,7 +124,7 @@ def test_the_host_of_the_lower_half_is_killed(
     job.go_on()
     assert job.run.wait(LIMIT) == 0, job.error("run")
     assert STATE.findall(job.out("run")) == [alone]
-    assert "the coordinator lets rank 2, rank 3 go on without rank 0, rank 1" in job.error("run")
+    assert "the coordinator allows rank 2, rank 3 to continue without rank 0, rank 1" in job.error("run")
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_the_network_is_cut_between_two_halves(
     """Those with the lowest rank go on, wherever the coordinator is; the others end."""
     job = start(first, second)
     lab.connect("h2", False)
-    wait_until(lambda: "coordinator is gone" in job.error("h2"))  # else what is written is lost
+    wait_until(lambda: "coordinator is lost" in job.error("h2"))  # else what is written is lost
     job.go_on()
     run, *_ = job.wait()
     found = [name for name in ("run", "h1", "h2") if STATE.findall(job.out(name))]

@@ -54,6 +54,7 @@ def train(
     checkpoint: str | None = None,
     every: int = 100,
     keep: int = 3,
+    strict: bool = False,
     progress: bool = True,
 ) -> Any:
     """Train, and return the final state, a tree like `state`.
@@ -69,7 +70,7 @@ def train(
     Both functions must be pure. jax.jit compiles them.
 
     data, batch, logical, passes, steps, seed, threads, collate, watchdog, checkpoint, every, keep,
-    progress: see ddl_elastic.Job
+    strict, progress: see ddl_elastic.Job
 
     In a worker of `ddl elastic run`, or with `comm`, this process trains together with the others.
     Otherwise it forks the number of workers that `workers` gives. JAX must not have computed
@@ -78,7 +79,7 @@ def train(
     constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
     reading: dict[str, Any] = {"passes": passes, "steps": steps, "collate": collate}
     saving: dict[str, Any] = {"checkpoint": checkpoint, "every": every, "keep": keep}
-    options: dict[str, Any] = {**constants, "watchdog": watchdog}
+    options: dict[str, Any] = {**constants, "watchdog": watchdog, "strict": strict}
     if not comm and not joining.is_worker():
         more = {"threads": threads, "workers": workers, "progress": progress}
         return Job(state, grad_fn, update_fn, data, **options, **reading, **saving, **more).train()

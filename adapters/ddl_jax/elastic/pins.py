@@ -56,8 +56,7 @@ def tell_device() -> None:
     platform = jax.default_backend()
     if platform != "cpu":
         _log.warning(
-            "JAX computes on %s, where its results may have other bits in each run (on GPUs unless"
-            " XLA_FLAGS has --xla_gpu_deterministic_ops=true); everything else that is promised"
-            " holds",
+            "JAX computes on %s, where its results may have other bits in each run (on GPUs"
+            " unless XLA_FLAGS has --xla_gpu_deterministic_ops=true); all other guarantees hold",
             platform,
         )

@@ -46,10 +46,10 @@ def check(tree: Any, before: Any) -> None:
         if now.get(name) != then.get(name):
             raise RuntimeError(
                 f"update_fn has changed {name}: it was {then.get(name, 'missing')}, and is"
-                f" {now.get(name, 'missing')}. Make all of the state before the job, also what is"
-                " used later only"
+                f" {now.get(name, 'missing')}. Make the whole state before the job, including"
+                " parts that are used later"
             )
-    raise RuntimeError("update_fn has changed the tree of the state; return the one that it got")
+    raise RuntimeError("update_fn has changed the tree of the state; return the same tree")
 
 
 def _form(tree: Any) -> Any:

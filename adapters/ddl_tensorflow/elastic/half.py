@@ -78,7 +78,10 @@ class Half(Flat):
         flat.check_trained({id(each): each.name for each in self._trained}, now)
 
     def run(self, batch: Any, ready: protocol.Ready | None = None) -> protocol.Share:
-        raise NotImplementedError("a loop of one's own computes the gradients of a share")
+        raise NotImplementedError(
+            "TensorFlow jobs need a training loop: call step.backward((loss, gradients))"
+            " for each share"
+        )
 
     # ---- the result ----
 
@@ -92,7 +95,7 @@ class Half(Flat):
         self._seed()
 
     def update(self) -> None:
-        raise NotImplementedError("a loop of one's own steps the optimizer")
+        raise NotImplementedError("TensorFlow jobs need a training loop, which steps the optimizer")
 
     # ---- the state ----
 

@@ -26,8 +26,8 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise TypeError(
                 f"{name or 'model'} is an {type(module).__name__} with max_norm: its forward pass"
-                " changes the weights that a batch uses, on each process others. Set max_norm to"
-                " None, and bound the norms after a step"
+                " changes the weights that a batch uses, and each process has other batches. Set"
+                " max_norm to None, and bound the norms after a step"
             )
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise TypeError("model is a DistributedDataParallel; give the module inside of it")

@@ -149,7 +149,7 @@ def _write_buffers(model: nn.Module, found: dict[str, Tensor]) -> None:
     own = _volatile(model)
     if found and found.keys() != own.keys():
         only = ", ".join(sorted(found.keys() ^ own.keys()))
-        raise RuntimeError(f"it and the model do not have the same non-persistent buffers: {only}")
+        raise RuntimeError(f"the model here has other non-persistent buffers: {only}")
     for name, value in found.items():
         module, key = own[name]
         buffer = module._buffers[key]

@@ -32,7 +32,7 @@ def is_integer(tensor: Tensor) -> bool:
 def wide(tensor: Tensor) -> torch.dtype:
     """Return the type in which tensors like this one are added."""
     if tensor.dtype not in WIDE and not is_integer(tensor):
-        raise NotImplementedError(f"elastic training has no sums of {tensor.dtype}")
+        raise NotImplementedError(f"elastic training does not support tensors of {tensor.dtype}")
     return WIDE.get(tensor.dtype, torch.int64)
 
 

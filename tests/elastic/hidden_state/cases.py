@@ -113,7 +113,7 @@ def own_generator() -> None:
     train(make_net(), NoisySamples())
 
 
-@case("queue", r"queue.*no buffer")
+@case("queue", r"queue.*not a buffer")
 def queue() -> None:
     import torch
     from torch import nn
@@ -148,7 +148,7 @@ def averaged_weights() -> None:
     train(model, Samples(), after)
 
 
-@case("dropout at a step", r"\bp\b.*(attribute|no buffer)")
+@case("dropout at a step", r"\bp\b.*(attribute|not a buffer)")
 def dropout_at_a_step() -> None:
     model = make_net()
 
@@ -256,7 +256,7 @@ def subset_of_each_epoch() -> None:
 
 @case(
     "step counter",
-    r"calls.*no buffer",
+    r"calls.*not a buffer",
     source="mujocolab/mjlab#484: a counter of steps that anneals a loss",
 )
 def step_counter() -> None:
@@ -288,7 +288,7 @@ class ImagePool:
 
 @case(
     "image pool",
-    r"images.*(no buffer|also|no part)",
+    r"images.*(not a buffer|also|not part)",
     source="junyanz/pytorch-CycleGAN-and-pix2pix#1380: the loss is higher after a resume",
 )
 def image_pool() -> None:

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train with PyTorch and a state that joining workers do not get: `hidden.py WHAT [strict]`."""
+"""Train with PyTorch and a state that joining workers do not get: `hidden.py WHAT [strict]`.
+
+In the case `set once`, the state changes after the first step alone, and rank 0 is killed later.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -13,6 +19,7 @@ from torch import nn
 import ddl_torch.elastic as elastic
 
 WHAT = sys.argv[1]
+WORKERS = 2
 CONSTANT = np.random.default_rng(5)  # not drawn from in the loop
 
 
@@ -33,10 +40,11 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear, self.queue, self.ones = nn.Linear(8, 3), torch.zeros(3), torch.ones(3)
+        self.factor = 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.mask = torch.ones(3)  # made again each time, with the same values
-        found: torch.Tensor = self.linear(x) * self.mask * self.ones
+        found: torch.Tensor = self.linear(x) * self.mask * self.ones * self.factor
         if WHAT == "attribute":
             self.queue = 0.9 * self.queue + found.detach().mean(0)
         return found
@@ -50,13 +58,25 @@ def main() -> None:
     teacher, same = nn.Linear(8, 3), nn.Sequential(model)
     also = {} if WHAT == "average" else {"average": average}
     job = elastic.Job(model, optimizer, batch=8, logical=2, also=also, strict="strict" in sys.argv)
-    for step in job.steps(Samples(), passes=2):
+    for step in job.steps(Samples(), passes=8 if WHAT == "set once" else 2):
         for x, y in step:
             loss = nn.functional.cross_entropy(same(x), y) + 0 * teacher(x).sum()
             step.backward(loss)
         optimizer.step()
         average.update_parameters(model)
+        if WHAT == "set once":
+            if step.number == 0:
+                model.factor = 2.0
+            replace_first(job, step.number)
     print("trained")
+
+
+def replace_first(job: Any, number: int) -> None:
+    """Kill rank 0 after step 3, and let the others wait for the worker in its place."""
+    if number == 3 and job.group.member == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number >= 3 and not job.is_new and max(job.group.members) < WORKERS:
+        time.sleep(0.25)
 
 
 if __name__ == "__main__":
