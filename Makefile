@@ -9,6 +9,8 @@ TORCH ?= torch==2.13.0
 # The TensorFlow for the tests, which brings Keras: the one without the GPU's libraries is half as large.
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 RANKS ?= 2
+# The environment of `make test-torch-latest`, which may exist.
+VENV_LATEST ?= build/torch-latest
 
 # The first Python 3.10 to 3.13 that can make a virtual environment and compile against itself.
 usable := import sys, os, sysconfig, venv, ensurepip; \
@@ -95,11 +97,11 @@ test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests 
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && DDL_TORCH_SHARED=all ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 
-test-torch-latest: ## test groups whose members change under PyTorch 2.14, in an environment of its own of 6 GB; SUITE=PATH of PyTorch's test_c10d_fault_tolerance.py runs that as well; ten minutes
-	python3 -m venv build/torch-latest
-	build/torch-latest/bin/python -m pip --disable-pip-version-check -q install 'torch==2.14.1' pytest expecttest .
-	build/torch-latest/bin/python -m ddl_torch build
-	KILLS=$(or $(KILLS),50) SUITE='$(SUITE)' build/torch-latest/bin/python -m pytest -q -s tests/adapters/torch_latest.py
+test-torch-latest: ## test groups whose members change, and torchft, under PyTorch 2.14, in an environment of its own of 6 GB (VENV_LATEST); SUITE=PATH of PyTorch's test_c10d_fault_tolerance.py runs that as well; fifteen minutes
+	test -x $(VENV_LATEST)/bin/python || python3 -m venv $(VENV_LATEST)
+	$(VENV_LATEST)/bin/python -m pip --disable-pip-version-check -q install torch==2.14.1 torchft==0.2.0 parameterized pytest expecttest .
+	$(VENV_LATEST)/bin/python -m ddl_torch build
+	KILLS=$(or $(KILLS),50) SUITE='$(SUITE)' $(VENV_LATEST)/bin/python -m pytest -q -s tests/adapters/torch_latest.py tests/adapters/torchft_clients.py
 
 test-horovod-suite: $(VENV)/test.stamp ## run Horovod's own tests over ddl_horovod; SUITE=test/parallel of a clone of Horovod; five minutes
 	$(VENV)/bin/python tests/adapters/horovod_suite.py $(SUITE)
