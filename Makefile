@@ -30,7 +30,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer torch-parts wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -224,6 +224,9 @@ test-newcomer: ## follow README and tutorial line by line in a fresh clone with 
 test-docs: docs ## build the site, and test it in headless Chromium; a minute
 	$(pip) install selenium pytest
 	@$(VENV)/bin/pytest -q -m '' tests/test_site.py
+
+torch-parts: ## build the native parts of ddl_torch that `make wheels` adds to the x86-64 wheel; downloads wheels of PyTorch, several GB; half an hour
+	python3 packaging/torch_parts.py $(TORCH_PARTS)
 
 wheels: $(VENV)/release.stamp ## build the wheels, the sdist and the SBOM of a release in dist/; three minutes
 	$(VENV)/release/bin/python packaging/wheels.py
