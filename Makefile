@@ -9,6 +9,8 @@ TORCH ?= torch==2.13.0
 # The TensorFlow for the tests, which brings Keras: the one without the GPU's libraries is half as large.
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 RANKS ?= 2
+# The environment of `make test-torch-latest`, which may exist.
+VENV_LATEST ?= build/torch-latest
 
 # The first Python 3.10 to 3.13 that can make a virtual environment and compile against itself.
 usable := import sys, os, sysconfig, venv, ensurepip; \
@@ -28,7 +30,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer torch-parts wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -100,11 +102,11 @@ test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests 
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && DDL_TORCH_SHARED=all ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 
-test-torch-latest: ## test groups whose members change under PyTorch 2.14, in an environment of its own of 6 GB; SUITE=PATH of PyTorch's test_c10d_fault_tolerance.py runs that as well; ten minutes
-	python3 -m venv build/torch-latest
-	build/torch-latest/bin/python -m pip --disable-pip-version-check -q install 'torch==2.14.1' pytest expecttest .
-	build/torch-latest/bin/python -m ddl_torch build
-	KILLS=$(or $(KILLS),50) SUITE='$(SUITE)' build/torch-latest/bin/python -m pytest -q -s tests/adapters/torch_latest.py
+test-torch-latest: ## test groups whose members change, and torchft, under PyTorch 2.14, in an environment of its own of 6 GB (VENV_LATEST); SUITE=PATH of PyTorch's test_c10d_fault_tolerance.py runs that as well; fifteen minutes
+	test -x $(VENV_LATEST)/bin/python || python3 -m venv $(VENV_LATEST)
+	$(VENV_LATEST)/bin/python -m pip --disable-pip-version-check -q install torch==2.14.1 torchft==0.2.0 parameterized pytest expecttest .
+	$(VENV_LATEST)/bin/python -m ddl_torch build
+	KILLS=$(or $(KILLS),50) SUITE='$(SUITE)' $(VENV_LATEST)/bin/python -m pytest -q -s tests/adapters/torch_latest.py tests/adapters/torchft_clients.py
 
 test-horovod-suite: $(VENV)/test.stamp ## run Horovod's own tests over ddl_horovod; SUITE=test/parallel of a clone of Horovod; five minutes
 	$(VENV)/bin/python tests/adapters/horovod_suite.py $(SUITE)
@@ -227,6 +229,9 @@ test-newcomer: ## follow README and tutorial line by line in a fresh clone with 
 test-docs: docs ## build the site, and test it in headless Chromium; a minute
 	$(pip) install selenium pytest
 	@$(VENV)/bin/pytest -q -m '' tests/test_site.py
+
+torch-parts: ## build the native parts of ddl_torch that `make wheels` adds to the x86-64 wheel; downloads wheels of PyTorch, several GB; half an hour
+	python3 packaging/torch_parts.py $(TORCH_PARTS)
 
 wheels: $(VENV)/release.stamp ## build the wheels, the sdist and the SBOM of a release in dist/; three minutes
 	$(VENV)/release/bin/python packaging/wheels.py

@@ -161,7 +161,6 @@ def train_torchft(_folder: Path, commit: Commit, group: str = "torchft:ProcessGr
 
     import torch.distributed as dist
     from torchft import Manager, Optimizer
-    from torchft.ddp import PureDistributedDataParallel  # the other one asserts after a failure
 
     number = int(os.environ["RANK"])
     module, name = group.split(":")
@@ -190,12 +189,23 @@ def train_torchft(_folder: Path, commit: Commit, group: str = "torchft:ProcessGr
         replica_id=f"replica{number}",
         hostname=host,
     )
-    parallel, optimizer = PureDistributedDataParallel(manager, model), Optimizer(manager, plain)
+    optimizer, works = Optimizer(manager, plain), []
+
+    def average(parameter: Tensor) -> None:
+        works.append(manager.allreduce(parameter.grad))
+
+    # DistributedDataParallel of torchft 0.2.0 asserts after a failed all-reduce, and
+    # PureDistributedDataParallel does not wait for the averages.
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(average)
     while True:
         optimizer.zero_grad()
         step = manager.current_step()
         images, labels = data.draw(step, number, int(os.environ["WORLD_SIZE"]))
-        cross_entropy(parallel(images), labels).backward()
+        cross_entropy(model(images), labels).backward()
+        for work in works:
+            work.wait()
+        works.clear()
         optimizer.step()
         if manager.current_step() > step:
             commit(step)

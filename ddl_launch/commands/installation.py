@@ -4,7 +4,9 @@ packages, and the adapters' native parts."""
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
+import importlib.util
 import ipaddress
 import os
 import platform
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ddl_core
-from ddl_core import native
+from ddl_core import native, native_recipe
 from ddl_core.endpoint import Endpoint
 from ddl_core.environment import detect, metrics_port
 from ddl_core.errors import DdlError, InvalidArgument, Unsupported
@@ -176,6 +178,9 @@ def frameworks() -> Iterator[Finding]:
 def _native(adapter: str, folder: str) -> Finding:
     what = f"{adapter}'s native part"
     build = f"python -m {adapter} build"
+    prebuilt = _prebuilt(adapter, folder)
+    if prebuilt:
+        return ok(what, f"prebuilt, {prebuilt}")
     try:
         cache = native.cache_folder() / adapter
         pattern = f"{folder}-{_version(folder)}*-libddl-{ddl_core.version()}-*/*.so"
@@ -185,6 +190,21 @@ def _native(adapter: str, folder: str) -> Finding:
     except native.BuildError as error:
         return wrong(what, f"not built, and cannot be: {error}", f"then {build}")
     return note(what, f"not built; at first use it takes a minute ({compiler})", build)
+
+
+def _prebuilt(adapter: str, folder: str) -> str:
+    """Return the name of the part that the wheel has for the installed framework and Python."""
+    spec, framework = importlib.util.find_spec(adapter), importlib.util.find_spec(folder)
+    if not (spec and spec.submodule_search_locations and framework and framework.origin):
+        return ""
+    if adapter == "ddl_jax":
+        interface = native_recipe.xla_interface(Path(framework.origin).parent / "include")
+        pattern = f"{interface}-*"
+    else:
+        abi = importlib.machinery.EXTENSION_SUFFIXES[0].split(".")[1]
+        pattern = f"{folder}-{str(_version(folder)).partition('+')[0]}-*-{abi}-*"
+    parts = Path(spec.submodule_search_locations[0], native_recipe.PREBUILT).glob(pattern)
+    return next((part.name for part in parts), "")
 
 
 def _package(name: str) -> Finding:

@@ -24,6 +24,8 @@ import torch.distributed as dist
 
 PROGRAM = Path(__file__).parent / "programs" / "torch_reconfigure.py"
 LIMIT = 180.0
+# When a member dies: between two reconfigurations, or in one, as torch_reconfigure.py says.
+MOMENTS = ("sum", "exchange", "call", "creation", "return")
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def start(
 
 
 @pytest.mark.parametrize("backend", ["ddl", "gloo"])
-@pytest.mark.parametrize("part", ["lives", "arguments", "failures", "extensions"])
+@pytest.mark.parametrize("part", ["lives", "arguments", "failures", "concurrent", "extensions"])
 def test_part(store: dist.TCPStore, part: str, backend: str) -> None:
     members = [start(part, store, number, 3, backend) for number in range(3)]
     try:
@@ -60,14 +62,15 @@ def test_part(store: dist.TCPStore, part: str, backend: str) -> None:
 
 
 def test_kills(store: dist.TCPStore) -> None:
-    """Kill a member in a round, or during the reconfiguration to the next one, and add a new one.
+    """Kill a member at each moment of a reconfiguration and between two, and add a new member.
 
     The time that counts is from the kill until all survivors have the next sum.
     """
-    count, chance = int(os.environ.get("KILLS", "6")), random.Random(7)
+    count, chance = int(os.environ.get("KILLS", str(len(MOMENTS)))), random.Random(7)
     size = 4
     members: dict[int, subprocess.Popen[str]] = {}
-    uuid, current, times = 0, 0, []
+    uuid, current = 0, 0
+    times: dict[str, list[float]] = {moment: [] for moment in MOMENTS}
 
     def add(number: int) -> None:
         store.set(f"first/{number}", str(current + 1))
@@ -96,21 +99,23 @@ def test_kills(store: dist.TCPStore) -> None:
         order(list(members))
         assert trained(list(members)) is not None
         for kill in range(count):
-            victim = chance.choice(list(members))
-            during = kill % 2 == 1
-            if during:
-                order(list(members))
-                time.sleep(chance.random() * 0.02)
-            else:
+            victim, moment = chance.choice(list(members)), MOMENTS[kill % len(MOMENTS)]
+            if moment == "sum":
                 time.sleep(chance.random() * 0.05)
-            begun = time.time()
-            members.pop(victim).kill()
+                begun = time.time()
+                members.pop(victim).kill()
+            else:
+                delay = chance.random() * 0.01  # a reconfiguration of four takes this long
+                store.set(f"dies/{current + 1}/{victim}", f"{moment},{delay}")
+                order(list(members))
+                members.pop(victim).wait(LIMIT)
+                begun = float(store.get(f"died/{victim}").decode())
             while True:
                 order(list(members))
                 ended = trained(list(members))
                 if ended is not None:
                     break
-            times.append(ended - begun)
+            times[moment].append(ended - begun)
             add(size + kill)
             order(list(members))
             assert trained(list(members)) is not None
@@ -121,10 +126,12 @@ def test_kills(store: dist.TCPStore) -> None:
     finally:
         for member in members.values():
             member.kill()
-    median, worst = statistics.median(times), max(times)
-    print(
-        f"{count} kills: median {median:.3f} s, worst {worst:.3f} s until the survivors' next sum"
-    )
+    print(f"\n{count} kills: seconds until the survivors' next sum")
+    times["all"] = [each for moment in MOMENTS for each in times[moment]]
+    for moment, some in times.items():
+        if some:
+            median, worst = statistics.median(some), max(some)
+            print(f"  {moment:9} median {median:.3f}, worst {worst:.3f}")
 
 
 def test_suite_of_pytorch(tmp_path: Path) -> None:

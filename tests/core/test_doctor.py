@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -192,6 +193,32 @@ def test_native_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions["libddl"] = "0.0.1"
     mixed = next(installation.library())
     assert mixed.level == "wrong" and "the package is 0.0.1" in mixed.told
+
+
+def test_prebuilt_native_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_spec(name: str) -> ModuleSpec:
+        spec = ModuleSpec(name, None, origin=str(tmp_path / name / "__init__.py"))
+        spec.submodule_search_locations = [str(tmp_path / name)]
+        return spec
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    versions = {"torch": "2.13.0+cu130", "libddl": ddl_core.version(), "jax": "0.10.2"}
+    monkeypatch.setattr(installation, "_version", versions.get)
+    abi = EXTENSION_SUFFIXES[0].split(".")[1]
+    header = "#define XLA_FFI_API_MAJOR 0\n#define XLA_FFI_API_MINOR 7\n"
+    tell(tmp_path, "jaxlib/include/xla/ffi/api/c_api.h", header)
+    tell(tmp_path, "ddl_jax/prebuilt/xla-ffi-0.6-45/part.so", "")
+    tell(tmp_path, f"ddl_torch/prebuilt/torch-2.12.1-0123-{abi}-45/part.so", "")
+    tell(tmp_path, "ddl_torch/prebuilt/torch-2.13.0-0123-cpython-27-45/part.so", "")
+
+    def found() -> list[str]:
+        findings = [each for each in installation.frameworks() if "native part" in each.what]
+        return [each.told for each in findings if each.told.startswith("prebuilt")]
+
+    assert found() == []
+    tell(tmp_path, "ddl_jax/prebuilt/xla-ffi-0.7-45/part.so", "")
+    tell(tmp_path, f"ddl_torch/prebuilt/torch-2.13.0-0123-{abi}-45/part.so", "")
+    assert found() == [f"prebuilt, torch-2.13.0-0123-{abi}-45", "prebuilt, xla-ffi-0.7-45"]
 
 
 def test_two_ranks_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,12 @@ it, on every rank and soon."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import textwrap
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -152,6 +156,59 @@ if comm.rank != 1:
 """
     ended = ddlrun(3, text).expect_success()
     assert ended.lines(0) == ended.lines(2) == ["error None"]
+
+
+@pytest.mark.parametrize("links", ["shm,tcp", "tcp"])
+@pytest.mark.parametrize("dead", [0, 1, 2])
+def test_rank_dead_before_a_creation_ends_it(
+    dead: int, links: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank has exited after it gave its address, without a launcher or a parent that knows."""
+    monkeypatch.setenv("DDL_LINKS", links)
+    text = """
+import os, sys, time
+from pathlib import Path
+import ddl_core
+rank = int(sys.argv[1])
+endpoint = ddl_core.Endpoint()
+Path(f"new{rank}").write_bytes(endpoint.address)
+os.rename(f"new{rank}", f"address{rank}")
+addresses = []
+for each in range(3):
+    while not os.path.exists(f"address{each}"):
+        time.sleep(0.01)
+    addresses.append(Path(f"address{each}").read_bytes())
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    endpoint.connect(addresses, rank, ddl_core.Config(timeout=60.0))
+except ddl_core.DdlError as error:
+    print(type(error).__name__, error)
+"""
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    command = [sys.executable, file]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(3):
+            process = subprocess.Popen([*command, str(rank)], cwd=tmp_path, text=True, **pipes)
+            ranks.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        for process in ranks:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        ranks[dead].kill()
+        ranks[dead].wait()
+        started = time.monotonic()
+        survivors = [process for process in ranks if process is not ranks[dead]]
+        for process in survivors:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in survivors:
+            out, _ = process.communicate(timeout=100)
+            assert re.search(rf"Unreachable .*rank {dead} on .*Connection refused", out), out
+        assert time.monotonic() - started < 50, "they waited for the limit of the creation"
 
 
 def test_ranks_that_do_not_come_are_waited_for_only_so_long(ddlrun: Run) -> None:

@@ -37,3 +37,48 @@ def test_killed_build_leaves_nothing_in_the_cache(run_program: Run, tmp_path: Pa
     ended = run_program([sys.executable, program, "live"], cwd=tmp_path, env=env).expect_success()
     made = Path(ended.out.strip())
     assert sorted(path.name for path in made.parent.iterdir()) == ["part.lock", "part.so"]
+
+
+PREBUILT = """
+import sys
+from pathlib import Path
+from ddl_core import native, native_recipe, paths
+
+here = Path(__file__).parent
+sources = here / "sources"
+digest = native_recipe.source_digest(sources, Path(paths.get_include(), "ddl", "ddl.h"))
+part = here / "prebuilt" / f"x-1-abi-{digest[:12]}" / "part.so"
+part.parent.mkdir(parents=True, exist_ok=True)
+part.write_text(sys.argv[1])
+
+def compile(file):
+    file.write_text("compiled")
+
+def load(file):
+    if file.read_text() == "for another build":
+        raise ImportError("unknown base type")
+    return file.read_text()
+
+parts = native.Part("ddl_x", "X 1", "x", sources, "part.so", [], compile, sys.argv[2])
+print(parts.load(load))
+"""
+
+
+def test_prebuilt_part_is_used_if_it_fits(run_program: Run, tmp_path: Path) -> None:
+    (tmp_path / "sources").mkdir()
+    program = tmp_path / "program.py"
+    program.write_text(PREBUILT)
+    env = {"DDL_CACHE": str(tmp_path / "cache"), "CXX": "no-compiler"}
+
+    def run(content: str, name: str) -> tuple[str, str]:
+        command = [sys.executable, program, content, name]
+        ended = run_program(command, cwd=tmp_path, env=env).expect_success()
+        return ended.out.strip(), ended.err
+
+    assert run("prebuilt", "x-1-abi") == ("prebuilt", "")
+    assert not (tmp_path / "cache").exists()
+    out, err = run("prebuilt", "x-2-abi")
+    assert out == "compiled" and "for which this installation has no prebuilt part" in err
+    (tmp_path / "sources" / "new.c").touch()  # parts of other sources do not count
+    out, err = run("for another build", "x-1-abi")
+    assert out == "compiled" and "cannot load the prebuilt" in err and "unknown base type" in err

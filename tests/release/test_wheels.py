@@ -19,6 +19,24 @@ from release_files import EXAMPLES, NATIVE, PROGRAM, ROOT, check_two_ranks, inst
 TOOLS = Path(sys.executable).parent  # `make test-wheels` runs this with the tools' Python
 pytestmark = pytest.mark.slow
 
+DDP = """\
+import torch, torch.distributed as dist
+dist.init_process_group("ddl")
+torch.manual_seed(dist.get_rank())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(4, 64)).square().mean().backward()
+    optimizer.step()
+both = [torch.empty(8, 64) for _ in range(2)]
+dist.all_gather(both, model.module.weight.detach())
+assert torch.equal(*both)
+assert type(dist.group.WORLD._get_backend(torch.device("cpu"))).__module__ == "_ddl_torch"
+dist.destroy_process_group()
+print("trained", flush=True)
+"""
+
 
 @pytest.fixture(params=ARCHITECTURES)
 def wheel(request: pytest.FixtureRequest) -> Path:
@@ -43,7 +61,10 @@ def test_contents(wheel: Path) -> None:
     assert sizes["ddl_core/lib/libddl.so"] < 32 << 10  # no second copy
     assert not [name for name in sizes if re.search(r"(^|/)(tests|bench|csrc/.*\.o)/", name)]
     assert "ddl_launch/_plans.abi3.so" in sizes
-    assert wheel.stat().st_size < 3 << 20
+    assert len([name for name in sizes if name.startswith("ddl_jax/prebuilt/xla-ffi-")]) == 2
+    parts = [name for name in sizes if name.startswith("ddl_torch/prebuilt/")]
+    assert bool(parts) == ("x86_64" in wheel.name), "make torch-parts builds them"
+    assert wheel.stat().st_size < (3 << 20) + len(parts) * (400 << 10)
 
 
 def test_one_abi(wheel: Path, tmp_path: Path) -> None:
@@ -58,6 +79,23 @@ def test_one_abi(wheel: Path, tmp_path: Path) -> None:
 
 def test_two_ranks(installed: Path, tmp_path: Path) -> None:
     check_two_ranks(installed, tmp_path)
+
+
+def test_pytorch_without_a_compiler(installed: Path, tmp_path: Path) -> None:
+    """DDP trains with the wheel's native part, on two ranks, and compiles nothing."""
+    folders = [path.name for path in installed.parent.rglob("ddl_torch/prebuilt/*")]
+    abi = f"cpython-{sys.version_info[0]}{sys.version_info[1]}-"
+    versions = sorted(name.split("-")[1] for name in folders if abi in name)
+    assert versions, f"make torch-parts has made no part for this Python: {folders}"
+    run(installed / "pip", "install", "-q", f"torch=={versions[-1]}", "numpy", timeout=1800)
+    file = tmp_path / "program.py"
+    file.write_text(DDP)
+    env = {"PATH": str(installed), "DDL_CACHE": str(tmp_path / "cache")}
+    said = run(installed / "ddlrun", "-n", "2", "--no-prefix", file, **env)
+    assert said == "trained\ntrained\n"
+    assert not (tmp_path / "cache").exists()
+    assert "prebuilt" in run(installed / "python", "-m", "ddl_torch", "info", **env)
+    assert re.search(r"ddl_torch's native part +prebuilt", run(installed / "ddl", "doctor", **env))
 
 
 def test_tools(installed: Path) -> None:

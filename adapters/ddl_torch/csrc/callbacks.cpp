@@ -120,9 +120,10 @@ void Callbacks::add_done_callback(const FuturePtr &future, pybind11::function ca
 pybind11::object future_of(Work &work)
 {
     auto future = work.getFuture();
-    if (work.buffers().stream)
+    const auto &callbacks = work.group().callbacks();
+    if (work.buffers().stream || !callbacks)
         return pybind11::cast(std::make_shared<torch::jit::PythonFutureWrapper>(future));
-    return for_python(future, work.group().callbacks(), false);
+    return for_python(future, callbacks, false);
 }
 
 } // namespace ddl_torch

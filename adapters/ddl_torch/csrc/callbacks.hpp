@@ -56,6 +56,7 @@ class Callbacks : public std::enable_shared_from_this<Callbacks>
 
 // Return the future of an operation for Python, of the class in ../futures.py. In a stream it is
 // complete at once; it is then PyTorch's future, whose callbacks run in the thread that adds them.
+// It is PyTorch's future, too, if the group does not order its callbacks.
 // The caller holds the GIL.
 pybind11::object future_of(Work &work);
 

@@ -156,10 +156,17 @@ class Group
         return tag_;
     }
 
-    // Return the object that orders the callbacks of the group's futures.
+    // Return the object that orders the callbacks of the group's futures; null if they have no
+    // order.
     const std::shared_ptr<Callbacks> &callbacks() const
     {
         return callbacks_;
+    }
+    // Do not order them: a future that is complete runs its callbacks in the thread that adds them,
+    // as PyTorch's own futures do. Called before the first operation.
+    void run_callbacks_at_once()
+    {
+        callbacks_.reset();
     }
 
     // End the comm on all ranks. Does nothing if closed.
@@ -219,7 +226,7 @@ class Group
     ddl_comm *comm_;
     const uint64_t tag_;
     std::unique_ptr<Completion> completion_;
-    const std::shared_ptr<Callbacks> callbacks_{std::make_shared<Callbacks>(tag_)};
+    std::shared_ptr<Callbacks> callbacks_{std::make_shared<Callbacks>(tag_)};
     std::atomic<bool> closed_{false};
     std::atomic<int> inside_{0};
     const pid_t owner_;

@@ -99,11 +99,13 @@ PYBIND11_MODULE(_ddl_torch, m)
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout"), py::arg("ranks"), py::arg("name"), py::arg("reconfigurable"));
     // A group that torch.distributed does not know, so that no subgroup is derived from it.
+    // torchft's chains of callbacks need those of complete futures to run at once.
     m.def(
         "join",
         [](const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
            std::chrono::milliseconds timeout, const std::string &name) {
             auto group = Group::join(*store, rank, size, timeout);
+            group->run_callbacks_at_once();
             return named(c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout),
                          {}, name);
         },

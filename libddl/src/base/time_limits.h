@@ -45,6 +45,9 @@
 #define DDL__PARKED_LIMIT    (600 * DDL__S) /* for a connection to wait for its comm's creation */
 #define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* of waiting for a member without sleeping */
 #define DDL__MEMBERS_POLL    (50 * DDL__MS) /* between checks that the members are alive */
+/* for a member that did not connect to accept a connection; and between two such probes, at most */
+#define DDL__SEARCH_LIMIT (100 * DDL__MS)
+#define DDL__SEARCH_MOST  (1 * DDL__S)
 
 /* Sending create-failure notices: to all members, and to one. */
 #define DDL__CREATE_FAILURE_LIMIT     (1 * DDL__S)

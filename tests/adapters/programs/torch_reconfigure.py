@@ -7,6 +7,9 @@ the test. The process prints "done" if all checks passed.
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import sys
 import threading
 import time
@@ -44,6 +47,16 @@ class Member:
         self.store.set(f"{key}/{self.number}", dist._get_reconfigure_handle())
         asked = range(self.size) if numbers is None else numbers
         return [self.store.get(f"{key}/{number}").decode() for number in asked]
+
+    def die(self, really: bool, delay: float = 0) -> None:
+        """Kill this process, at once or in so many seconds; only if really."""
+        if not really:
+            return
+        self.store.set(f"died/{self.number}", repr(time.time() + delay))
+        if delay:
+            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def reconfigure(self, uuid: int, handles: list[str] | set[str], seconds: float = 20) -> None:
         dist._reconfigure(uuid, handles, timeout=timedelta(seconds=seconds)).wait()
@@ -179,6 +192,92 @@ def failures(member: Member) -> None:
     member.exchange("left")
 
 
+def concurrent(member: Member) -> None:
+    """Reconfigure while another thread, and futures' callbacks, start operations."""
+    chance = random.Random(member.number)
+    handles, uuid, counted = member.exchange("a"), 0, {"sums": 0, "errors": 0, "callbacks": 0}
+    for attempt in range(12):
+        member.reconfigure(uuid := uuid + 1, handles)
+        member.exchange(f"begun/{attempt}")
+        caller = Caller()
+        thread = threading.Thread(target=caller.run, args=(attempt % 2 == 0,))
+        thread.start()
+        time.sleep(chance.random() * 0.03)
+        handles = handles[::-1]
+        member.reconfigure(uuid := uuid + 1, handles)
+        time.sleep(chance.random() * 0.005)
+        caller.stop()
+        member.reconfigure(uuid := uuid + 1, handles)  # ends what is pending in the one before
+        thread.join(60)
+        assert not thread.is_alive(), "an operation hangs"
+        for key, count in caller.check(member.size).items():
+            counted[key] += count
+        member.exchange(f"ended/{attempt}")
+        assert summed() == member.size * (member.size + 1) / 2
+    assert all(counted.values()), counted
+
+
+class Caller:
+    """Operations of a thread and of futures' callbacks, until one fails or stop() is called."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # while an operation starts
+        self.stopped = False
+        self.works: list[tuple[dist.Work, torch.Tensor]] = []
+        self.futures: list[torch.futures.Future[object]] = []
+        self.refusals: list[str] = []
+        self.callbacks = 0
+
+    def start(self, callback: bool = False) -> dist.Work | None:
+        with self.lock:
+            if self.stopped:
+                return None
+            tensor = torch.ones(1000)
+            try:
+                work = dist.all_reduce(tensor, async_op=True)
+            except dist.DistBackendError as error:
+                self.refusals.append(str(error))
+                return None
+            assert work is not None
+            self.works.append((work, tensor))
+            if callback:
+                self.futures.append(work.get_future().then(self.follow))
+            return work
+
+    def follow(self, _: object) -> None:
+        self.callbacks += 1  # one thread runs all of them
+        self.start()
+
+    def run(self, callback: bool) -> None:
+        try:
+            while (work := self.start(callback)) is not None:
+                work.wait()
+        except dist.DistBackendError:
+            pass  # check() reads it again
+
+    def stop(self) -> None:
+        with self.lock:
+            self.stopped = True
+
+    def check(self, size: int) -> dict[str, int]:
+        """Check how each operation has ended, and return how many ended how."""
+        errors, sums = list(self.refusals), 0
+        for work, tensor in self.works:
+            try:
+                work.wait()
+            except dist.DistBackendError as error:
+                errors.append(str(error))
+            else:
+                assert (tensor == size).all(), tensor
+                sums += 1
+        for future in self.futures:
+            future.wait()
+        assert self.callbacks == len(self.futures)
+        for error in errors:
+            assert "reconfigur" in error or "left the comm" in error, error
+        return {"sums": sums, "errors": len(errors), "callbacks": self.callbacks}
+
+
 def extensions(member: Member) -> None:
     """A timeout that is extended for a while."""
     member.reconfigure(1, member.exchange("a"))
@@ -201,7 +300,13 @@ def training(member: Member) -> None:
 
     Store: "first/NUMBER" has a member's first round, "round/K" has "UUID,NUMBER,..." of the members
     of round K; both are set by the test. A member writes "trains/K/NUMBER" with the time of its
-    first sum in round K, and "failed/K/NUMBER" at an error.
+    first sum in round K, and "failed/K/NUMBER" at an error. It dies in round K if there is
+    "dies/K/NUMBER", with MOMENT,SECONDS:
+
+        exchange  before it looks for the handles
+        call      before it calls reconfigure
+        creation  SECONDS after calling it, but before the sum
+        return    between its return and the sum
     """
     current = int(member.store.get(f"first/{member.number}")) - 1
     while True:
@@ -210,8 +315,19 @@ def training(member: Member) -> None:
         if order == "stop":
             return
         uuid, *numbers = (int(each) for each in order.split(","))
+        key, moment, delay = f"dies/{current}/{member.number}", "", 0.0
+        if member.store.check([key]):
+            moment, text = member.store.get(key).decode().split(",")
+            delay = float(text)
         try:
-            member.reconfigure(uuid, member.exchange("handle", numbers), 10)
+            member.die(moment == "exchange")
+            handles = member.exchange("handle", numbers)
+            member.die(moment == "call")
+            member.die(moment == "creation", delay)
+            member.reconfigure(uuid, handles, 10)
+            if moment == "creation":
+                time.sleep(60)
+            member.die(moment == "return")
             summed()
             member.store.set(f"trains/{current}/{member.number}", repr(time.time()))
             while not member.store.check([f"round/{current + 1}"]):

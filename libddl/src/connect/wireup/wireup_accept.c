@@ -4,12 +4,14 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
+#include "connect/race.h"
 #include "net/socket.h"
 
 /* The reason to refuse a lane, or NULL. Lanes arrive in order after their link. The second link has
@@ -115,21 +117,89 @@ void ddl__wireup_accept_waiting(const ddl__wireup *w)
         ;
 }
 
+/* Search for a missing higher rank that has exited: no other rank dials it. */
+typedef struct search {
+    int peer; /* the one that was probed last */
+    int64_t at, interval;
+} search;
+
+/* A higher rank that has connected dials all that are missing here, or searches for them itself. */
+static bool is_first_to_search(const ddl__wireup *w)
+{
+    for (int peer = w->rank + 1; peer < w->size; peer++)
+        if (w->links[peer] && w->links[peer]->fd >= 0)
+            return false;
+    return true;
+}
+
+/* True if the peer's unix socket, if it is on this host, and all its addresses refuse connections.
+ * Accepts members meanwhile. *status is not DDL_OK if the creation has failed. */
+static bool refuses_all(const ddl__wireup *w, int peer, ddl_status *status)
+{
+    struct sockaddr_storage to;
+    socklen_t length = ddl__address_unix(&w->addresses[peer].endpoint, &to);
+    int fd = ddl__dial((struct sockaddr *)&to, length, ddl__now());
+    if (fd >= 0)
+        close(fd);
+    if (fd >= 0 || errno != ECONNREFUSED)
+        return false;
+    ddl__race race;
+    ddl__until until = ddl__wireup_until(w, DDL__SEARCH_LIMIT);
+    ddl__race_begin(w->endpoint, &w->addresses[peer], &race);
+    *status = ddl__race_run(w->endpoint, &race, 1, &until);
+    if (*status == DDL_OK && race.fd >= 0)
+        close(race.fd);
+    bool refused = *status == DDL_OK && race.fd < 0 && race.paths.n && race.n_tried == race.paths.n;
+    for (unsigned i = 0; refused && i < race.n_tried; i++)
+        refused = race.tries[i].error == ECONNREFUSED;
+    return refused;
+}
+
+/* Probe one of the missing higher ranks, now and then. Fail if it has exited. Without a parent, no
+ * one else reports that. */
+static ddl_status search_dead(const ddl__wireup *w, search *s)
+{
+    if (w->creation->is_witnessed || ddl__now() < s->at || !is_first_to_search(w))
+        return DDL_OK;
+    do
+        s->peer = s->peer > w->rank + 1 ? s->peer - 1 : w->size - 1;
+    while (ddl__wireup_is_connected(w, s->peer));
+    ddl_status status = DDL_OK;
+    bool refused = refuses_all(w, s->peer, &status);
+    s->interval = s->interval < DDL__SEARCH_MOST / 2 ? 2 * s->interval : DDL__SEARCH_MOST;
+    s->at = ddl__now() + s->interval;
+    if (status != DDL_OK || !refused || w->links[s->peer])
+        return status;
+    return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s, port %u: %s", s->peer,
+                     w->addresses[s->peer].host, w->addresses[s->peer].port,
+                     strerror(ECONNREFUSED));
+}
+
+static int count_missing(const ddl__wireup *w)
+{
+    int missing = 0;
+    for (int peer = w->rank + 1; peer < w->size; peer++)
+        missing += !ddl__wireup_is_connected(w, peer);
+    return missing;
+}
+
 ddl_status ddl__wireup_accept_higher(const ddl__wireup *w)
 {
-    int left = 0;
+    search s = {.interval = DDL__MEMBERS_POLL, .at = ddl__now() + DDL__MEMBERS_POLL};
+    int left = count_missing(w);
     bool pair;
-    for (int peer = w->rank + 1; peer < w->size; peer++)
-        left += !ddl__wireup_is_connected(w, peer);
     while (left > 0) {
         if (accept_next(w, ddl__wireup_within(w, DDL__MEMBERS_POLL), &pair)) {
             left -= pair;
             continue;
         }
         ddl_status status = ddl__wireup_check_members(w);
+        if (status == DDL_OK)
+            status = search_dead(w, &s);
         if (status != DDL_OK)
             return status;
-        if (ddl__now() >= w->deadline)
+        left = count_missing(w); /* the search accepts members, too */
+        if (left > 0 && ddl__now() >= w->deadline)
             return ddl__wireup_fail_late(w, DDL_OK);
     }
     return DDL_OK;
