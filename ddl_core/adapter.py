@@ -58,7 +58,7 @@ class World:
 
     # ---- exported by adapters ----
 
-    def init(self, *, timeout: float | None = None) -> None:
+    def init(self, *, timeout: float | None = None, invariant: str | None = None) -> None:
         """Join the job in which this process was started.
 
         The job is found as by ddl_core.init: ddlrun, mpirun of any MPI, torchrun, srun, or alone
@@ -66,6 +66,8 @@ class World:
 
         timeout   time limit in seconds for joining, and later for each operation; None: 5 minutes
                   for joining, 30 minutes for an operation
+        invariant the order of additions, as in ddl_core.Config: "size", "ranks:8" or "none"; None:
+                  DDL_INVARIANT
 
         Raises ddl_core.errors.InvalidState on a second call, InvalidArgument for a bad timeout,
         ddl_core's errors if not all ranks join, and ddl_core.native.BuildError if a native part
@@ -73,7 +75,7 @@ class World:
         """
         if self._comm is not None:
             raise joined_already(self.rank(), self.size())
-        config = comm_config(timeout)
+        config = comm_config(timeout, invariant)
         self._prepare()
         # Registered after the framework's exit functions, so it runs before them: they may wait for
         # operations that only this function ends.
@@ -135,10 +137,10 @@ class World:
 # ---- joining ----
 
 
-def comm_config(timeout: float | None) -> Config:
+def comm_config(timeout: float | None, invariant: str | None = None) -> Config:
     """Return the configuration of a comm with one time limit for joining and for each operation.
-    Raises InvalidArgument for a bad limit."""
-    config = ddl_core.Config(timeout=timeout, operation_timeout=timeout)
+    Raises InvalidArgument for a bad argument."""
+    config = ddl_core.Config(timeout=timeout, operation_timeout=timeout, invariant=invariant)
     config.fields()
     return config
 

@@ -13,7 +13,7 @@ from ddl_core import arguments, fork_guard
 from ddl_core import config as configs
 from ddl_core._lib import check, ffi, lib, to_error
 from ddl_core.comm_handle import CommHandle, address
-from ddl_core.config import INT_MAX, Config, integer
+from ddl_core.config import INT_MAX, WORKERS_MAX, Config, integer
 from ddl_core.endpoint_handle import EndpointHandle
 from ddl_core.errors import DdlError, Mismatch
 from ddl_core.group import Group
@@ -92,9 +92,13 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         """Return a new group, which submits its operations as one."""
         return Group(self)
 
-    def order(self, owners: Sequence[SupportsIndex]) -> Order:
-        """Return the order of sums over logical workers. owners[v] is the rank that has worker v,
-        see `allreduce_ordered`."""
+    def order(self, owners: Sequence[SupportsIndex] | int) -> Order:
+        """Return the order of sums over logical workers, see `allreduce_ordered`. owners[v] is the
+        rank that has worker v. If `owners` is the number of workers V, rank r has those from
+        r * V / size, rounded down, to the next rank's."""
+        if isinstance(owners, int):
+            workers = integer(owners, "owners", 1, WORKERS_MAX)
+            owners = [((v + 1) * self.size - 1) // workers for v in range(workers)]
         return Order(owners, self.size)
 
     # ---- further comms ----

@@ -13,6 +13,8 @@ from ddl_core._lib import ffi
 from ddl_core.errors import InvalidArgument
 
 LINKS = {"inproc": 1, "shm": 2, "tcp": 4}
+INVARIANT = {"none": -1, "size": -2}
+WORKERS_MAX = 4096
 INT_MAX = 2**31 - 1
 
 
@@ -37,6 +39,10 @@ class Config:
                         heartbeats; None: DDL_DEAD_MS, else 3; math.inf: never
     stall_warn          seconds until a warning that an operation, or the creation of a comm, waits
                         for other ranks; None: DDL_STALL_WARN_MS, else 10; math.inf: never
+    invariant           the order of additions, equal on all members. "size": the bits of a
+                        reduction of floats depend on the number of ranks only. "ranks:8": a sum has
+                        8 logical workers, whose operands each rank passes to `allreduce_ordered`.
+                        "none": the quickest order. None: DDL_INVARIANT, else "none"
     """
 
     links: Iterable[str] | None = None
@@ -49,6 +55,7 @@ class Config:
     suspect: float | None = None
     dead: float | None = None
     stall_warn: float | None = None
+    invariant: str | None = None
 
     def fields(self) -> dict[str, int]:
         """Return the fields of ddl_comm_config, except struct_size. Raises InvalidArgument, which
@@ -64,6 +71,7 @@ class Config:
             "suspect_ms": _milliseconds_or_never(self.suspect, "suspect"),
             "dead_ms": _milliseconds_or_never(self.dead, "dead"),
             "stall_warn_ms": _milliseconds_or_never(self.stall_warn, "stall_warn"),
+            "invariant": _invariant(self.invariant),
         }
 
 
@@ -80,6 +88,20 @@ def _link_bits(links: Iterable[str] | None) -> int:
     if not names or names - LINKS.keys():
         raise InvalidArgument(f"links: {links!r} must be one or more of {', '.join(LINKS)}")
     return sum(LINKS[name] for name in names)
+
+
+def _invariant(value: str | None) -> int:
+    if value is None:
+        return 0
+    if value in INVARIANT:
+        return INVARIANT[value]
+    kind, _, workers = str(value).partition(":")
+    if kind != "ranks" or not workers.isdecimal() or not 1 <= int(workers) <= WORKERS_MAX:
+        raise InvalidArgument(
+            f"invariant: {value!r} must be 'size', 'none', or 'ranks:N' with N from 1 to"
+            f" {WORKERS_MAX}"
+        )
+    return int(workers)
 
 
 def integer(value: SupportsIndex, argument: str, low: int, high: int) -> int:

@@ -14,6 +14,7 @@ from ddl_core import arguments, blocks
 from ddl_core.arguments import Call
 from ddl_core.order import Order
 from ddl_core.order import allreduce_ordered as order_call
+from ddl_core.order import reduce_scatter_ordered as scatter_call
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -134,6 +135,24 @@ class Operations:
         orders; a difference raises Mismatch.
         """
         return self._run(order_call(order, parts, recv, op, self.rank, self.size), options)
+
+    def reduce_scatter_ordered(
+        self,
+        order: Order,
+        parts: Sequence[Any],
+        recv: Array,
+        *,
+        counts: Numbers | None = None,
+        op: Op = "sum",
+        **options: Unpack[Options],
+    ) -> Array:
+        """Do `allreduce_ordered`, but set recv only to this rank's block of the sum. Return recv.
+
+        Each part has size * count elements, recv has count; or with counts, which is equal on all
+        ranks, each part has the sum of all counts, and recv has counts[rank].
+        """
+        call = scatter_call(order, parts, recv, counts, op, self.rank, self.size)
+        return self._run(call, options)
 
     # ---- moves ----
 

@@ -83,6 +83,7 @@ class AsyncOperations:
         return self._start(arguments.allreduce(send, recv, op), options)
 
     allreduce_ordered_async = _starting(Operations.allreduce_ordered)
+    reduce_scatter_ordered_async = _starting(Operations.reduce_scatter_ordered)
     reduce_async = _starting(Operations.reduce)
     reduce_scatter_async = _starting(Operations.reduce_scatter)
     reduce_scatterv_async = _starting(Operations.reduce_scatterv)

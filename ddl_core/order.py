@@ -10,13 +10,14 @@ ddl.h has the rule ("Ordered sums").
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypeVar
 
 from ddl_core import dtypes
 from ddl_core._lib import check, ffi, lib
 from ddl_core.arguments import Call, expect, expect_memory, op_value, pair, pointer
-from ddl_core.buffer import as_buffer
+from ddl_core.buffer import Buffer, as_buffer
 from ddl_core.config import integer
 from ddl_core.dtypes import DType
 from ddl_core.errors import InvalidArgument
@@ -53,17 +54,88 @@ class Order:
             self._parts[number] = [(firsts[k], sizes[k]) for k in range(count[0])]
         return list(self._parts[number])
 
+    def sums(self, rank: SupportsIndex, operands: Sequence[Any]) -> list[Any]:
+        """Add the operands of a rank's workers as far as the tree has it, and return the parts for
+        `allreduce_ordered` as NumPy arrays. operands[i] is the array of the rank's i-th worker: an
+        array whose leading dimension counts the workers will do. Half types become float32. Raises
+        InvalidArgument for another number of operands."""
+        parts = self.parts(rank)
+        own = sum(size for _, size in parts)
+        if len(operands) != own:
+            raise InvalidArgument(
+                f"operands: got {len(operands)}, but rank {rank} has {own} workers"
+            )
+        ends = itertools.accumulate((size for _, size in parts), initial=0)
+        return [_tree(operands, at, size) for at, (_, size) in zip(ends, parts, strict=False)]
+
     def __repr__(self) -> str:
         return f"<ddl_core.Order of {self.workers} workers on {self.ranks} ranks>"
+
+
+def _tree(operands: Sequence[Any], at: int, size: int) -> Any:
+    """Return the tree's sum of `size` operands from number `at` on."""
+    import numpy as np
+
+    if size == 1:
+        operand = np.ascontiguousarray(operands[at])
+        return operand.astype(np.float32) if operand.dtype.name in _HALVES else operand
+    half = 1 << (size - 1).bit_length() - 1
+    left, right = _tree(operands, at, half), _tree(operands, at + half, size - half)
+    return add(np.empty_like(left), left, right)
 
 
 def allreduce_ordered(
     order: Order, parts: Sequence[Any], recv: Array, op: str, rank: int, size: int
 ) -> Call[Array]:
     """Return the call of Operations.allreduce_ordered."""
+    target = as_buffer(recv, "recv", write=True)
+    sources, pointers = _parts(order, parts, target, target.count, rank, size)
+    arguments = (pointers, pointer(target), target.count, target.dtype.value, op_value(op))
+    return Call(
+        lib.ddl_allreduce_ordered,
+        (order._handle, *arguments),
+        recv,
+        (*sources, target),
+        keep=(order, pointers),
+    )
+
+
+def reduce_scatter_ordered(
+    order: Order,
+    parts: Sequence[Any],
+    recv: Array,
+    counts: Sequence[SupportsIndex] | None,
+    op: str,
+    rank: int,
+    size: int,
+) -> Call[Array]:
+    """Return the call of Operations.reduce_scatter_ordered."""
+    target = as_buffer(recv, "recv", write=True)
+    own, total = target.count, target.count * size
+    if counts is not None:
+        numbers = [integer(n, f"counts[{r}]", 0, 2**48 - 1) for r, n in enumerate(counts)]
+        if len(numbers) != size:
+            raise InvalidArgument(f"counts: got {len(numbers)} for a comm of {size} ranks")
+        own, total = numbers[rank], sum(numbers)
+        expect("recv", target.count, own, "like counts[rank]")
+    sources, pointers = _parts(order, parts, target, total, rank, size)
+    lengths = own if counts is None else ffi.new("int64_t[]", numbers)
+    arguments = (pointers, pointer(target), lengths, target.dtype.value, op_value(op))
+    return Call(
+        lib.ddl_reduce_scatter_ordered if counts is None else lib.ddl_reduce_scatterv_ordered,
+        (order._handle, *arguments),
+        recv,
+        (*sources, target),
+        keep=(order, pointers, lengths),
+    )
+
+
+def _parts(
+    order: Order, parts: Sequence[Any], target: Buffer, count: int, rank: int, size: int
+) -> tuple[list[Buffer], Any]:
+    """Return the buffers of a rank's parts, of `count` elements each, and their addresses."""
     if order.ranks != size:
         raise InvalidArgument(f"order: is for {order.ranks} ranks, but the comm has {size}")
-    target = as_buffer(recv, "recv", write=True)
     own = order.parts(rank)
     if len(parts) != len(own):
         raise InvalidArgument(f"parts: got {len(parts)}, but rank {rank} has {len(own)}: {own}")
@@ -75,17 +147,9 @@ def allreduce_ordered(
             raise InvalidArgument(
                 f"parts[{k}]: dtype {source.dtype.name}, but a {dtype.name} recv needs {wide.name}"
             )
-        expect(f"parts[{k}]", source.count, target.count, "like recv")
+        expect(f"parts[{k}]", source.count, count, "like recv")
         expect_memory(f"parts[{k}]", source, "recv", target)
-    pointers = ffi.new("void *[]", [pointer(source) for source in sources])
-    arguments = (pointers, pointer(target), target.count, dtype.value, op_value(op))
-    return Call(
-        lib.ddl_allreduce_ordered,
-        (order._handle, *arguments),
-        recv,
-        (*sources, target),
-        keep=(order, pointers),
-    )
+    return sources, ffi.new("void *[]", [pointer(source) for source in sources])
 
 
 def add(dst: Array, left: Any, right: Any) -> Array:

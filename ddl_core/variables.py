@@ -53,6 +53,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "DDL_GPU_DIRECT_BYTES": "is the size from which NCCL carries out operations on GPUs within"
         " a host, if it can. Every rank must have the same value. 0: never. Default: 262144.",
         "DDL_GPU_NCCL": "is 0 to disable NCCL for operations within a host. Default: 1.",
+        "DDL_INVARIANT": "is the order of additions. `size`: the bits of a sum of floats depend on"
+        " the number of ranks only. `ranks:8`: a sum has 8 logical workers, whose parts each rank"
+        " passes. Every rank must have the same value. Default: `none`, the quickest"
+        " order.",
         "DDL_PLAN_FILE": "names a file with the chosen algorithms. It is read if it exists, and"
         " written after measurement.",
     },

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import threading
@@ -22,14 +23,19 @@ _launched = World("alone")  # the world in which init was called
 
 
 def init(
-    config: Config | None = None, *, secret: str | None = None, host: str | None = None
+    config: Config | None = None,
+    *,
+    secret: str | None = None,
+    host: str | None = None,
+    invariant: str | None = None,
 ) -> Comm:
     """Join the world in which this process was started, and return its comm.
 
     The world is found in the environment: ddlrun, mpirun of any MPI, torchrun, srun, or alone (size
     1), in this order (see ddl_core.environment). It is logged to the logger "ddl_core". All ranks
     call this. If DDL_METRICS_PORT is set, each serves its metrics until `finalize`, at this port
-    plus its local_rank (see ddl_core.metrics). config: see Config; secret and host: see Endpoint.
+    plus its local_rank (see ddl_core.metrics). config, and invariant, which replaces
+    config.invariant: see Config. secret and host: see Endpoint.
 
     Raises InvalidState if this process is in its world already (`finalize` leaves it),
     InvalidArgument for a bad argument or environment variable, Unreachable or TimedOut if not all
@@ -47,6 +53,8 @@ def init(
             )
         _comm = None
         config = config or Config()
+        if invariant is not None:
+            config = dataclasses.replace(config, invariant=invariant)
         config.fields()  # raises InvalidArgument before anything is opened
         found = detect(os.environ)
         if found.warning:

@@ -20,7 +20,7 @@ OPERATIONS = {
     "gather": (7, ("pairwise", "tree")),
     "scatter": (8, ("pairwise", "tree")),
     "alltoall": (9, ("pairwise", "hosts")),
-    "ordered": (12, ("ordered",)),
+    "ordered": (1, ("ordered",)),
 }
 _WHOLE = {
     "allreduce",

@@ -64,8 +64,6 @@ double machine_estimate(const ddl_question *question, const ddl__topology *topol
                         const char *name)
 {
     ddl__order order = {question->workers, question->owners};
-    ddl__request request = request_of(question, topology, &order), plain;
-    const ddl__request *resolved =
-        question->algorithm ? &request : ddl__ordered_resolve(&request, &plain);
-    return ddl__algorithm_cost(ddl__algorithm_named(name), resolved);
+    ddl__request request = request_of(question, topology, &order);
+    return ddl__algorithm_cost(ddl__algorithm_named(name), &request);
 }

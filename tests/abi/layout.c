@@ -94,7 +94,9 @@ FIELD(ddl_comm_config, heartbeat_ms, 48, 8);
 FIELD(ddl_comm_config, suspect_ms, 56, 8);
 FIELD(ddl_comm_config, dead_ms, 64, 8);
 FIELD(ddl_comm_config, stall_warn_ms, 72, 8);
-SIZE(ddl_comm_config, 80);
+FIELD(ddl_comm_config, invariant, 80, 4);
+FIELD(ddl_comm_config, reserved, 84, 4);
+SIZE(ddl_comm_config, 88);
 
 FIELD(ddl_counters, struct_size, 0, 4);
 FIELD(ddl_counters, reserved, 4, 4);

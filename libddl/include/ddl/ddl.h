@@ -191,7 +191,14 @@ typedef struct ddl_comm_config {
     int64_t suspect_ms;    /* silence after which a warning names the member */
     int64_t dead_ms;       /* silence after which the member is dead; at least three heartbeats */
     int64_t stall_warn_ms; /* wait after which a warning names the operation or creation */
+
+    /* The order of additions: see "Invariant sums" below. DDL_INVARIANT_SIZE; the number of logical
+     * workers; or DDL_INVARIANT_NONE. 0: $DDL_INVARIANT ("size", "ranks:8" or "none"), else none.
+     * Equal on all members. */
+    int32_t invariant;
+    uint32_t reserved;
 } ddl_comm_config;
+enum { DDL_INVARIANT_NONE = -1, DDL_INVARIANT_SIZE = -2 };
 
 /* Settings of one operation. */
 typedef struct ddl_options {
@@ -510,6 +517,16 @@ DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_w
  * its parts: the sums of the largest subtrees whose workers it all owns. Fewer parts mean less data
  * to send. */
 
+/* Invariant sums. With DDL_INVARIANT_SIZE, all-reduce, reduce-scatter and reduce of floats and
+ * complex numbers combine the ranks' operands in the order of this tree, with one worker for each
+ * rank. The bits of an element then depend on the number of ranks only, not on the size or the
+ * slicing of the message, the topology, the links, a group or a name. fp8, f16 and bf16 are rounded
+ * after each addition. At most 4096 ranks. With a number of workers, the bits do not even depend on
+ * the number of ranks, if each rank passes its parts to the functions below: rank r of p owns the
+ * workers from r * workers / p, rounded down, to the next rank's. A sum, an average or a product of
+ * one operand for each rank then fails with DDL_EINVAL, unless there are as many ranks as
+ * workers. */
+
 /* Create an order. owners[v] is the rank, below `ranks`, that passes the operand of worker v; a
  * rank may own no worker. workers is 1 to 4096. *order is owned by the caller and belongs to no
  * comm; several comms may use it at once. Thread-safe. Does not block. */
@@ -533,6 +550,20 @@ DDL_API ddl_status ddl_order_parts(const ddl_order *order, int rank, int *firsts
 DDL_API ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const void *const *parts,
                                          void *recv, int64_t count, ddl_dtype dtype, ddl_op op,
                                          const ddl_options *options, ddl_work **work);
+
+/* As ddl_allreduce_ordered, but recv[i] = the tree's sum of element rank * count + i, for i <
+ * count: each part holds size * count elements, recv count. */
+DDL_API ddl_status ddl_reduce_scatter_ordered(ddl_comm *comm, ddl_order *order,
+                                              const void *const *parts, void *recv, int64_t count,
+                                              ddl_dtype dtype, ddl_op op,
+                                              const ddl_options *options, ddl_work **work);
+
+/* As ddl_reduce_scatter_ordered, with counts[r] elements for rank r: each part holds the sum of all
+ * counts, recv counts[rank]. counts must be equal on all members. */
+DDL_API ddl_status ddl_reduce_scatterv_ordered(ddl_comm *comm, ddl_order *order,
+                                               const void *const *parts, void *recv,
+                                               const int64_t *counts, ddl_dtype dtype, ddl_op op,
+                                               const ddl_options *options, ddl_work **work);
 
 /* Free the order. NULL is allowed. Cannot fail. Pending operations and groups keep what they need
  * of it. Not concurrently with other calls on the same order. */

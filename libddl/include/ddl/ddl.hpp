@@ -481,6 +481,43 @@ class Comm
                      &options);
     }
 
+    /* As allreduce_ordered, but recv gets this rank's block of `count` elements. */
+    template <class T>
+    void reduce_scatter_ordered(const Order &order, const void *const *parts, T *recv,
+                                std::int64_t count, ddl_op op = DDL_SUM,
+                                const Options &options = Options())
+    {
+        run(ddl_reduce_scatter_ordered, order.get(), parts, recv, count, dtype_of<T>::value, op,
+            &options);
+    }
+
+    template <class T>
+    Work reduce_scatter_ordered_async(const Order &order, const void *const *parts, T *recv,
+                                      std::int64_t count, ddl_op op = DDL_SUM,
+                                      const Options &options = Options())
+    {
+        return start(ddl_reduce_scatter_ordered, order.get(), parts, recv, count,
+                     dtype_of<T>::value, op, &options);
+    }
+
+    template <class T>
+    void reduce_scatterv_ordered(const Order &order, const void *const *parts, T *recv,
+                                 const std::int64_t *counts, ddl_op op = DDL_SUM,
+                                 const Options &options = Options())
+    {
+        run(ddl_reduce_scatterv_ordered, order.get(), parts, recv, counts, dtype_of<T>::value, op,
+            &options);
+    }
+
+    template <class T>
+    Work reduce_scatterv_ordered_async(const Order &order, const void *const *parts, T *recv,
+                                       const std::int64_t *counts, ddl_op op = DDL_SUM,
+                                       const Options &options = Options())
+    {
+        return start(ddl_reduce_scatterv_ordered, order.get(), parts, recv, counts,
+                     dtype_of<T>::value, op, &options);
+    }
+
     template <class T>
     void reduce_scatter(const T *send, T *recv, std::int64_t count, ddl_op op = DDL_SUM,
                         const Options &options = Options())

@@ -109,6 +109,11 @@ static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *confi
     if (own->segment_bytes > 1 << 30)
         return ddl__fail(DDL_EINVAL, "segment_bytes is %llu; must be at most %d",
                          (unsigned long long)own->segment_bytes, 1 << 30);
+    if (own->invariant < DDL_INVARIANT_SIZE || own->invariant > DDL__WORKERS_MAX)
+        return ddl__fail(DDL_EINVAL,
+                         "invariant is %d; must be DDL_INVARIANT_SIZE, DDL_INVARIANT_NONE, 0, or "
+                         "from 1 to %d workers",
+                         (int)own->invariant, DDL__WORKERS_MAX);
     if (parent)
         *own = ddl__comm_inherit(parent, own);
     return check_limits(own);

@@ -42,6 +42,7 @@ static ddl_status find_device(ddl_comm *comm, const void *address, void *stream,
                                  .names = comm->names,
                                  .topology = comm->topology,
                                  .regions = ddl__endpoint_regions(comm->endpoint)};
+    config.in_order = comm->order;
     ddl_status status = ddl__environment_gpu(&config.direct_bytes, &config.uses_nccl);
     if (status == DDL_OK)
         status = ddl__device_create(&config, address, stream, &made);

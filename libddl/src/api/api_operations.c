@@ -77,6 +77,8 @@ static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl_
         sent = blocks_extent(call->blocks, comm->size);
         received = blocks_extent(call->blocks + comm->size, comm->size);
     }
+    if (call->order && !b->send) /* the rank has no parts */
+        sent.count = 0;
     call->send = !sent.count ? NULL : b->send ? b->send : b->recv;
     call->recv = received.count ? b->recv : NULL;
     if (sent.count && !call->send)
@@ -130,6 +132,8 @@ static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
     ddl_status status = ddl__check_elements(comm, call);
     if (status == DDL_OK && reduces(call))
         status = check_reduction(call->dtype, call->op);
+    if (status == DDL_OK && reduces(call))
+        status = ddl__check_invariant(comm, call);
     if (status == DDL_OK && (call->root < 0 || call->root >= comm->size))
         return ddl__fail(DDL_EINVAL, "root is %d, size is %d", call->root, comm->size);
     return status;

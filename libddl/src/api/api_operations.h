@@ -44,6 +44,15 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
 ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *own,
                             ddl_work **work);
 
+/* ---- api_uneven.c ---- */
+
+/* Make the blocks of a reduce-scatter with these counts. On success the caller owns *blocks. */
+ddl_status ddl__read_scatter_blocks(ddl_comm *comm, const int64_t *counts, ddl_dtype dtype,
+                                    ddl__share **blocks);
+
+/* Return a digest of the counts of all ranks. */
+uint16_t ddl__digest_of_counts(const int64_t *counts, int size, uint16_t seed);
+
 /* ---- api_device.c ---- */
 
 /* Submit a call with buffers on a GPU. The caller keeps the call. */

@@ -85,12 +85,17 @@ static bool overlap(const void *a, const void *b, size_t bytes_a, size_t bytes_b
     return (uintptr_t)a < (uintptr_t)b + bytes_b && (uintptr_t)b < (uintptr_t)a + bytes_a;
 }
 
-static ddl_status check_parts(const ddl__call *call, const void *const *parts, int n,
-                              const void *recv)
+/* The call's parts and result, in elements. */
+typedef struct call_lengths {
+    int64_t part, result;
+} call_lengths;
+
+static ddl_status check_parts(const ddl__call *call, call_lengths lengths, const void *const *parts,
+                              int n, const void *recv)
 {
-    size_t bytes = (size_t)call->count * ddl__dtype_size(call->dtype);
-    size_t part_bytes = bytes * call->wide;
-    if (!bytes || !n)
+    size_t element = ddl__dtype_size(call->dtype), bytes = (size_t)lengths.result * element;
+    size_t part_bytes = (size_t)lengths.part * element * call->wide;
+    if (!part_bytes || !n)
         return DDL_OK;
     if (!parts)
         return ddl__fail(DDL_EINVAL, "parts is NULL, but this rank has %d parts", n);
@@ -131,36 +136,89 @@ static ddl_status check_call(ddl_comm *comm, const ddl__call *call, const ddl_or
     return DDL_OK;
 }
 
+/* Check a call, whose blocks may be set, and submit it. Takes ownership of the blocks. */
+static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl_order *order,
+                         call_lengths lengths, const void *const *parts, void *recv,
+                         const ddl_options *options, ddl_work **work)
+{
+    bool half = call.dtype == DDL_F16 || call.dtype == DDL_BF16; /* types whose parts are f32 */
+    call.wide = half ? 2 : 1;
+    if (status == DDL_OK)
+        status = check_call(comm, &call, order);
+    int n = status == DDL_OK ? order->parts[comm->rank] : 0;
+    if (status == DDL_OK)
+        status = check_parts(&call, lengths, parts, n, recv);
+    if (status == DDL_OK && n > 1 && lengths.part) {
+        size_t bytes = (size_t)n * sizeof *parts;
+        if ((call.parts = malloc(bytes)))
+            memcpy(call.parts, parts, bytes);
+        else
+            status = ddl__fail(DDL_ENOMEM, "no memory for %d parts", n);
+    }
+    if (status != DDL_OK) {
+        free(call.blocks);
+        return status;
+    }
+    ddl__buffers buffers = {.recv = recv, .recv_blocks = 1};
+    if (n && lengths.part) {
+        buffers.send = parts[0];
+        buffers.send_blocks =
+            call.kind == DDL__ORDERED_ALLREDUCE ? call.wide : call.wide * comm->size;
+    }
+    call.order = ddl__order_retain(order);
+    return ddl__submit(comm, &call, &buffers, options, work);
+}
+
 ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const void *const *parts,
                                  void *recv, int64_t count, ddl_dtype dtype, ddl_op op,
                                  const ddl_options *options, ddl_work **work)
 {
-    bool half = dtype == DDL_F16 || dtype == DDL_BF16; /* types whose parts are f32 */
-    ddl__call call = {.kind = DDL__ORDERED_ALLREDUCE,
-                      .dtype = dtype,
-                      .op = op,
-                      .count = count,
-                      .wide = half ? 2 : 1};
-    ddl_status status = check_call(comm, &call, order);
-    int n = status == DDL_OK ? order->parts[comm->rank] : 0;
+    ddl__call call = {.kind = DDL__ORDERED_ALLREDUCE, .dtype = dtype, .op = op, .count = count};
+    ddl_status status = check_order(order);
     if (status == DDL_OK)
-        status = check_parts(&call, parts, n, recv);
-    if (status != DDL_OK)
-        return status;
-    ddl__buffers buffers = {.recv = recv, .recv_blocks = 1};
-    if (n && count) {
-        buffers.send = parts[0];
-        buffers.send_blocks = call.wide;
+        call.counts_digest = order->digest;
+    return submit(status, comm, call, order, (call_lengths){count, count}, parts, recv, options,
+                  work);
+}
+
+ddl_status ddl_reduce_scatter_ordered(ddl_comm *comm, ddl_order *order, const void *const *parts,
+                                      void *recv, int64_t count, ddl_dtype dtype, ddl_op op,
+                                      const ddl_options *options, ddl_work **work)
+{
+    ddl__call call = {
+        .kind = DDL__ORDERED_REDUCE_SCATTER, .dtype = dtype, .op = op, .count = count};
+    ddl_status status = ddl__check_comm(comm);
+    if (status == DDL_OK)
+        status = check_order(order);
+    if (status == DDL_OK)
+        status = ddl__check_elements(comm, &call);
+    call_lengths lengths = {0};
+    if (status == DDL_OK) {
+        call.counts_digest = order->digest;
+        lengths.part = count * comm->size;
+        lengths.result = count;
     }
-    if (n > 1 && count) {
-        size_t bytes = (size_t)n * sizeof *parts;
-        if (!(call.parts = malloc(bytes)))
-            return ddl__fail(DDL_ENOMEM, "no memory for %d parts", n);
-        memcpy(call.parts, parts, bytes);
+    return submit(status, comm, call, order, lengths, parts, recv, options, work);
+}
+
+ddl_status ddl_reduce_scatterv_ordered(ddl_comm *comm, ddl_order *order, const void *const *parts,
+                                       void *recv, const int64_t *counts, ddl_dtype dtype,
+                                       ddl_op op, const ddl_options *options, ddl_work **work)
+{
+    ddl__call call = {.kind = DDL__ORDERED_REDUCE_SCATTER, .dtype = dtype, .op = op};
+    call_lengths lengths = {0};
+    ddl_status status = ddl__check_comm(comm);
+    if (status == DDL_OK)
+        status = check_order(order);
+    if (status == DDL_OK)
+        status = ddl__read_scatter_blocks(comm, counts, dtype, &call.blocks);
+    if (status == DDL_OK) {
+        const ddl__share *last = &call.blocks[comm->size - 1];
+        call.counts_digest = ddl__digest_of_counts(counts, comm->size, order->digest);
+        lengths.part = last->start + last->count;
+        lengths.result = counts[comm->rank];
     }
-    call.counts_digest = order->digest;
-    call.order = ddl__order_retain(order);
-    return ddl__submit(comm, &call, &buffers, options, work);
+    return submit(status, comm, call, order, lengths, parts, recv, options, work);
 }
 
 ddl_status ddl_add(void *dst, const void *left, const void *right, int64_t count, ddl_dtype dtype)

@@ -119,12 +119,27 @@ static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl_
     return status;
 }
 
-/* Return a 16-bit digest of the counts. */
-static uint16_t digest_of(const int64_t *counts, int size)
+uint16_t ddl__digest_of_counts(const int64_t *counts, int size, uint16_t seed)
 {
-    ddl__digest digest = {{0, 0}};
+    ddl__digest digest = {{seed, 0}};
     ddl__digest_add(&digest, counts, (size_t)size * sizeof *counts);
     return (uint16_t)digest.words[0];
+}
+
+ddl_status ddl__read_scatter_blocks(ddl_comm *comm, const int64_t *counts, ddl_dtype dtype,
+                                    ddl__share **blocks)
+{
+    list sent = {"counts", NULL, counts, NULL};
+    ddl_status status = allocate_blocks(comm, blocks);
+    if (status == DDL_OK)
+        status = read_blocks(&sent, comm->size, dtype, *blocks);
+    if (status == DDL_OK) { /* in place, the result is written into the send buffer */
+        (*blocks)[comm->size + comm->rank].count = counts[comm->rank];
+        return DDL_OK;
+    }
+    free(*blocks);
+    *blocks = NULL;
+    return status;
 }
 
 ddl_status ddl_reduce_scatterv(ddl_comm *comm, const void *send, void *recv, const int64_t *counts,
@@ -132,15 +147,9 @@ ddl_status ddl_reduce_scatterv(ddl_comm *comm, const void *send, void *recv, con
                                ddl_work **work)
 {
     ddl__call call = {.kind = DDL__REDUCE_SCATTER, .dtype = dtype, .op = op};
-    list sent = {"counts", NULL, counts, NULL};
-    ddl_status status = allocate_blocks(comm, &call.blocks);
+    ddl_status status = ddl__read_scatter_blocks(comm, counts, dtype, &call.blocks);
     if (status == DDL_OK)
-        status = read_blocks(&sent, comm->size, dtype, call.blocks);
-    if (status == DDL_OK) {
-        /* In place, the result is written into the send buffer. */
-        call.blocks[comm->size + comm->rank].count = counts[comm->rank];
-        call.counts_digest = digest_of(counts, comm->size);
-    }
+        call.counts_digest = ddl__digest_of_counts(counts, comm->size, 0);
     return submit(status, comm, call, (ddl__buffers){.send = send, .recv = recv}, options, work);
 }
 
@@ -158,7 +167,7 @@ ddl_status ddl_allgatherv(ddl_comm *comm, const void *send, void *recv, const in
     if (status == DDL_OK) {
         for (int r = 0; r < comm->size; r++)
             call.blocks[r].count = counts[comm->rank];
-        call.counts_digest = digest_of(counts, comm->size);
+        call.counts_digest = ddl__digest_of_counts(counts, comm->size, 0);
     }
     return submit(status, comm, call, (ddl__buffers){.send = send, .recv = recv}, options, work);
 }

@@ -29,6 +29,11 @@ size_t ddl__dtype_size(unsigned dtype)
     return dtype < DTYPES ? dtypes[dtype].size : 0;
 }
 
+bool ddl__dtype_rounds(unsigned dtype)
+{
+    return ddl__dtype_class(dtype) == DDL__FLOAT && ddl__dtype_size(dtype) < 4;
+}
+
 const char *ddl__dtype_name(unsigned dtype)
 {
     return dtype < DTYPES && dtypes[dtype].name ? dtypes[dtype].name : "?";

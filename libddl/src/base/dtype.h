@@ -22,6 +22,9 @@ ddl__class ddl__dtype_class(unsigned dtype);
 size_t ddl__dtype_size(unsigned dtype);
 enum { DDL__ELEMENT_MAX = 16 }; /* bytes of the longest element */
 
+/* Return true if sums of this type are rounded to it, although each addition is computed in f32. */
+bool ddl__dtype_rounds(unsigned dtype);
+
 /* Return a name such as "f32"; "?" for an unknown dtype. */
 const char *ddl__dtype_name(unsigned dtype);
 

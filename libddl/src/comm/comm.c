@@ -14,6 +14,7 @@
 #include "comm/plan_file.h"
 #include "connect/addresses/neighbours.h"
 #include "connect/wireup/wireup.h"
+#include "engine/calls/ordered.h"
 #include "membership/creation.h"
 
 enum {
@@ -275,6 +276,8 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
         status = ddl__environment_layout(&comm->layout);
     if (status == DDL_OK)
         status = ddl__environment_limits(&comm->config);
+    if (status == DDL_OK)
+        status = ddl__environment_invariant(&comm->config.invariant);
     if (status == DDL_OK && comm->rank == 0 &&
         (comm->plan_file = ddl__environment_text("DDL_PLAN_FILE")))
         status = ddl__plan_file_read(comm->plan_file, comm->size, &comm->layout.choices);
@@ -324,6 +327,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     if (status == DDL_OK)
         status = ddl__exchange_settings(comm, &wireup);
     if (status == DDL_OK)
+        status = ddl__comm_set_order(comm);
+    if (status == DDL_OK)
         ddl__engine_created(comm->engine);
     if (status == DDL_OK && comm->explores)
         status = ddl__explore(comm, until->deadline);
@@ -364,6 +369,7 @@ static ddl_status tear_down(ddl_comm *comm)
     ddl__slots_destroy(comm->slots);
     ddl__arena_drop(comm->arena);
     ddl__topology_destroy(comm->topology);
+    ddl__order_release(comm->order);
     free(comm->names);
     free(comm);
     return difference[0] ? ddl__fail(DDL_EMISMATCH, "%s", difference) : DDL_OK;

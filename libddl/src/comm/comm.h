@@ -32,6 +32,7 @@ struct ddl_comm {
     bool explores;           /* -mode p, and no choices yet */
     const char *plan_file;   /* rank 0's $DDL_PLAN_FILE, or NULL; owned by the environment */
     ddl__topology *topology;
+    ddl_order *order;            /* of the additions of floats; or NULL (invariant.c) */
     ddl__operation_times *times; /* for -dump_iter; or NULL */
     ddl__arena *arena;
     ddl__slots *slots;
@@ -76,6 +77,19 @@ ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl
 /* Create the comm of all ranks of the job: exchange addresses at the URL, then create it. */
 ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int rank, int size,
                                   const ddl_comm_config *config, ddl_comm **comm);
+
+/* ---- invariant.c: the order of additions ---- */
+
+enum { DDL__INVARIANT_TEXT = 24 };
+
+/* Return a setting as in $DDL_INVARIANT. */
+const char *ddl__invariant_text(int32_t invariant, char text[DDL__INVARIANT_TEXT]);
+
+/* Check the setting, and make the engine add in its order. */
+ddl_status ddl__comm_set_order(ddl_comm *comm);
+
+/* Check that the comm's setting allows a reduction of one operand for each rank. */
+ddl_status ddl__check_invariant(const ddl_comm *comm, const ddl__call *call);
 
 /* Return the limit of the creation in milliseconds, with the default instead of 0. */
 int64_t ddl__comm_creation_ms(const ddl_comm_config *config);

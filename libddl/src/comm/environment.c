@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "comm/location.h"
+#include "plan/order.h"
 
 const char *ddl__environment_text(const char *name)
 {
@@ -280,6 +281,26 @@ ddl_status ddl__environment_limits(ddl_comm_config *config)
                          "heartbeats",
                          (long long)config->dead_ms, (long long)config->heartbeat_ms, BEATS);
     return status;
+}
+
+ddl_status ddl__environment_invariant(int32_t *invariant)
+{
+    const char *text = text_or_empty("DDL_INVARIANT"), ranks[] = "ranks:";
+    int64_t workers = 0;
+    if (*invariant)
+        return DDL_OK;
+    if (!*text || !strcmp(text, "none"))
+        *invariant = DDL_INVARIANT_NONE;
+    else if (!strcmp(text, "size"))
+        *invariant = DDL_INVARIANT_SIZE;
+    else if (!strncmp(text, ranks, strlen(ranks)) &&
+             parse_whole(text + strlen(ranks), 1, DDL__WORKERS_MAX, &workers))
+        *invariant = (int32_t)workers;
+    else
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_INVARIANT=\"%s\": must be size, none, or ranks:N with N from 1 to %d",
+                         text, DDL__WORKERS_MAX);
+    return DDL_OK;
 }
 
 ddl_status ddl__environment_gpu(uint64_t *direct_bytes, bool *uses_nccl)

@@ -26,6 +26,8 @@ ddl_comm_config ddl__comm_inherit(const ddl_comm *parent, const ddl_comm_config 
         child.dead_ms = parent->config.dead_ms;
     if (!child.stall_warn_ms)
         child.stall_warn_ms = parent->config.stall_warn_ms;
+    if (!child.invariant)
+        child.invariant = parent->config.invariant;
     return child;
 }
 

@@ -15,6 +15,7 @@ typedef struct settings {
     uint64_t segment_bytes;
     int64_t heartbeat_ms;
     bool shares; /* this rank uses shared memory */
+    int32_t invariant;
     ddl__layout layout;
     ddl__sharing sharing;
 } settings;
@@ -31,6 +32,11 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *own,
         return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld on %s and %lld on %s",
                          (long long)comm->config.heartbeat_ms, comm->names[comm->rank],
                          (long long)theirs->heartbeat_ms, name);
+    char ours[DDL__INVARIANT_TEXT], other[DDL__INVARIANT_TEXT];
+    if (theirs->invariant != comm->config.invariant)
+        return ddl__fail(DDL_EINVAL, "DDL_INVARIANT is %s on %s and %s on %s",
+                         ddl__invariant_text(comm->config.invariant, ours), comm->names[comm->rank],
+                         ddl__invariant_text(theirs->invariant, other), name);
     /* For pairs that are connected later, both ends decide in advance which kind of link they
      * use. */
     if (ddl__is_sparse(comm->size) && theirs->shares != own->shares &&
@@ -166,6 +172,7 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup)
     settings *own = &all[comm->rank];
     own->segment_bytes = comm->segment_bytes;
     own->heartbeat_ms = comm->config.heartbeat_ms;
+    own->invariant = comm->config.invariant;
     own->shares = wireup->kinds & DDL_LINK_SHM;
     own->layout = comm->layout;
     ddl_status status = find_sharing(comm, ddl__engine_links(comm->engine), &own->sharing);

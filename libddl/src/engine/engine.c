@@ -158,6 +158,11 @@ void ddl__engine_set_choices(ddl__engine *engine, const ddl__choices *choices, d
     engine->ordered.by = engine->named.stream.by = by;
 }
 
+void ddl__engine_set_order(ddl__engine *engine, ddl_order *order)
+{
+    engine->ordered.order = engine->named.stream.order = order;
+}
+
 void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter)
 {
     engine->ordered.meter = meter;

@@ -58,6 +58,10 @@ void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology
  * choose). The choices must outlive the engine. Before any concurrent use. */
 void ddl__engine_set_choices(ddl__engine *engine, const ddl__choices *choices, ddl__algorithm by);
 
+/* Add floats and complex numbers in this order of the ranks, which must outlive the engine. Before
+ * any concurrent use. */
+void ddl__engine_set_order(ddl__engine *engine, ddl_order *order);
+
 /* Measure ordered operations. The meter must outlive the engine. Before any concurrent use. */
 void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter);
 

@@ -40,6 +40,9 @@ typedef struct ddl__algorithm_descriptor {
     /* Return true if the algorithm supports the request; NULL: always. */
     bool (*fits)(const ddl__request *request);
 
+    /* Return true if the plan adds in the order of a request that has one; NULL: never. */
+    bool (*follows)(const ddl__request *request);
+
     /* Add the predicted time; NULL: none. */
     void (*cost)(ddl__cost *cost);
 
@@ -126,9 +129,25 @@ const ddl__algorithm_entry *ddl__algorithm_choose(const ddl__request *request);
 /* Return true if one-shot is at least as fast as direct for a short reduction in shared memory. */
 bool ddl__one_shot_beats_direct(const ddl__request *request);
 
-/* Return the request of an ordered sum; or `plain`, set to an all-reduce whose plan has the same
- * additions. */
-const ddl__request *ddl__ordered_resolve(const ddl__request *request, ddl__request *plain);
+/* ---- sums.c: additions in the order of a request ---- */
+
+/* Return true if each rank passes one part, in the order of the ranks. Always true without an
+ * order. */
+bool ddl__ranks_are_in_order(const ddl__request *request);
+
+/* Return true if the ranks of each group together pass the workers of one subtree. group[r] is the
+ * group of rank r, one of `groups` groups. */
+bool ddl__groups_are_subtrees(const ddl__request *request, const int *group, int groups);
+
+/* Return the additions of some operands. number[r] is the number of the operand that contains the
+ * parts of rank r, below `operands`; -1: none does. Returns NULL if out of memory; freed with
+ * free. */
+ddl__fold *ddl__sum_create(const ddl__request *request, const int *number, int operands);
+
+/* Add a reduction. With an order, it adds the operands in that order, as plan->folds[fold], which
+ * is made if it is NULL. `number` is as in ddl__sum_create; NULL: the ranks themselves. */
+void ddl__builder_add_sum(ddl__builder *builder, ddl__step step, uint8_t fold, const int *number,
+                          ddl__ranks operands, ddl__ranks targets);
 
 /* ---- among.c: the request of a comm of only the ranks of request->among, and the conversion of
  * its plan into one of the whole comm. ---- */
@@ -139,6 +158,7 @@ void ddl__among_renumber(const ddl__request *request, ddl__plan *plan);
 int ddl__pairwise_lag(const ddl__request *request);
 
 /* Hierarchical; with `halves`, each level of wires is halved repeatedly. */
+bool ddl__hierarchical_follows(const ddl__request *request, bool halves);
 void ddl__hierarchical_cost(ddl__cost *cost, bool halves);
 int64_t ddl__hierarchical_build(ddl__builder *builder, bool halves);
 

@@ -32,9 +32,11 @@ ddl__algorithm ddl__algorithm_named(const char *name)
 static bool fits(const ddl__algorithm_entry *entry, const ddl__request *request)
 {
     const ddl__algorithm_descriptor *d = entry->descriptor;
-    bool local = request->size == 1 && !request->order;
-    return local == (entry->number == DDL__ALGORITHM_LOCAL) && ddl__request_is(request, d->kinds) &&
-           (!d->fits || d->fits(request));
+    ddl__algorithm alone = request->order ? DDL__ALGORITHM_ORDERED : DDL__ALGORITHM_LOCAL;
+    bool by_size =
+        request->size == 1 ? entry->number == alone : entry->number != DDL__ALGORITHM_LOCAL;
+    return by_size && ddl__request_is(request, d->kinds) && (!d->fits || d->fits(request)) &&
+           (!request->order || (d->follows && d->follows(request)));
 }
 
 const ddl__algorithm_entry *ddl__algorithm_find(ddl__algorithm number, const ddl__request *request)
@@ -58,14 +60,12 @@ double ddl__algorithm_cost(ddl__algorithm number, const ddl__request *request)
 
 /* Return the choice in shared memory and for declared levels, or DDL__ALGORITHM_NONE if the costs
  * decide. */
-static ddl__algorithm choose_by_rule(const ddl__request *request)
+static ddl__algorithm choose_in_any_order(const ddl__request *request)
 {
     int64_t bytes = request->count * (int64_t)request->element;
     bool one_shot = bytes <= DDL__ONE_SHOT_SHARED && ddl__one_shot_beats_direct(request);
     bool reduces = request->kind == DDL__ALLREDUCE || request->kind == DDL__REDUCE_TO_ROOT;
     bool declared = request->topology && request->topology->declared;
-    if (request->kind == DDL__ORDERED_ALLREDUCE)
-        return DDL__ALGORITHM_ORDERED;
     if (request->size == 1)
         return DDL__ALGORITHM_LOCAL;
     if (request->kind == DDL__BARRIER)
@@ -81,6 +81,14 @@ static ddl__algorithm choose_by_rule(const ddl__request *request)
     if (request->kind == DDL__ALLREDUCE && request->all_shared && ddl__request_has_levels(request))
         return DDL__ALGORITHM_HIERARCHICAL;
     return request->all_shared ? DDL__ALGORITHM_DIRECT : DDL__ALGORITHM_NONE;
+}
+
+/* The same with an order, which the algorithm must follow. */
+static ddl__algorithm choose_by_rule(const ddl__request *request)
+{
+    ddl__algorithm rule = choose_in_any_order(request);
+    bool follows = !rule || !request->order || ddl__algorithm_fits(rule, request);
+    return follows ? rule : DDL__ALGORITHM_ORDERED;
 }
 
 int ddl__plan_candidates(const ddl__request *request, ddl__candidate found[DDL__ALGORITHMS])

@@ -147,6 +147,13 @@ void ddl__cost_add_direct(ddl__cost *c, double n, bool rooted)
     ddl__cost_add_work(c, away * segments * part, away * n * part);
 }
 
+void ddl__cost_add_exchange(ddl__cost *m, double ways, int c, double n, double pieces)
+{
+    double part = ways * n * (c - 1) / c, messages = ways * pieces * (c - 1);
+    ddl__cost_add_chain(m, ways, messages, part, part * m->x * (1 + (c - 2) * DDL__WIRE_JAM));
+    ddl__cost_add_work(m, messages, part);
+}
+
 static double seconds(const ddl__algorithm_descriptor *algorithm, const ddl__request *request,
                       double segment)
 {

@@ -84,6 +84,10 @@ void ddl__cost_add_passes(ddl__cost *cost, double bytes);
 /* Each rank sends `n` bytes to every other rank, or only one rank sends or receives (`rooted`). */
 void ddl__cost_add_direct(ddl__cost *cost, double n, bool rooted);
 
+/* Each of `c` groups sends every other one its part of `n` bytes, in `pieces`, `ways` times. The
+ * ranks of a host share its wire. */
+void ddl__cost_add_exchange(ddl__cost *cost, double ways, int c, double n, double pieces);
+
 /* The buffer is forwarded from rank to rank over wires, segment by segment. */
 void ddl__cost_add_pipeline(ddl__cost *cost, int ranks);
 

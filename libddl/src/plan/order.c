@@ -58,6 +58,21 @@ int ddl__order_parts(const ddl__order *order, int member, ddl__order_part *parts
     return list.n;
 }
 
+static int count_parts(const ddl__order *order, int first, int size)
+{
+    int found = member_of(order, first, size), half = first_half(size);
+    if (found >= 0)
+        return 1;
+    return size == 1
+               ? 0
+               : count_parts(order, first, half) + count_parts(order, first + half, size - half);
+}
+
+int ddl__order_count(const ddl__order *order)
+{
+    return count_parts(order, 0, order->workers);
+}
+
 /* -------------------------------------------------------------------------------- the additions */
 
 /* `at` is, by member, the number of its next operand. */

@@ -26,6 +26,9 @@ typedef struct ddl__order {
 /* Store up to `capacity` parts of a member in `parts`, in ascending order. Return their number. */
 int ddl__order_parts(const ddl__order *order, int member, ddl__order_part *parts, int capacity);
 
+/* Return the number of parts of all members together. */
+int ddl__order_count(const ddl__order *order);
+
 /* Return the additions that combine the parts of all members from the parts of members 0 to n - 1.
  * Each of these passes at least one worker; its parts are span i of the operands. Return NULL if
  * out of memory; freed with free. */

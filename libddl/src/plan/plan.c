@@ -92,10 +92,8 @@ static ddl__plan *create_among(const ddl__request *request)
 
 ddl__plan *ddl__plan_create(const ddl__request *request)
 {
-    ddl__request plain;
     if (request->among)
         return create_among(request);
-    request = ddl__ordered_resolve(request, &plain);
     return create(request, ddl__algorithm_choose(request));
 }
 

@@ -41,7 +41,8 @@ typedef enum ddl__kind {
     DDL__ALLTOALL,
     DDL__SEND, /* messages are matched, not planned */
     DDL__RECV,
-    DDL__ORDERED_ALLREDUCE
+    DDL__ORDERED_ALLREDUCE, /* planned as an all-reduce with an order */
+    DDL__ORDERED_REDUCE_SCATTER
 } ddl__kind;
 
 typedef enum ddl__step_kind {
@@ -131,8 +132,8 @@ typedef struct ddl__request {
      * other operations, sender and receiver know theirs. NULL: even blocks. Borrowed until the plan
      * is made. */
     const ddl__share *sent, *received;
-    /* The order of an ordered sum: order->members are ranks. Borrowed until the plan is made. NULL:
-     * not an ordered sum. */
+    /* The order of the additions of a reduction: order->members are ranks. Borrowed until the plan
+     * is made. NULL: any order. With an order a rank may pass several operands, its parts. */
     const ddl__order *order;
     /* The ranks of an all-reduce of some ranks. Either all ranks share memory, or no two of these
      * do. The other ranks make plans among their own ranks. Borrowed. NULL: all ranks. */
@@ -141,7 +142,8 @@ typedef struct ddl__request {
     bool in_place;   /* send and recv are one buffer */
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any nonzero value becomes 1 */
-    uint8_t wide; /* ordered sum: the length of an element of a part, in elements of the result */
+    bool rounds;     /* each pass over the operands rounds to the dtype, not each addition */
+    uint8_t wide; /* with an order: the length of an element of a part, in elements of the result */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
     ddl__algorithm by; /* the requested algorithm; one is chosen if this is none or does not fit */
     int64_t segment_bytes; /* 0: chosen */

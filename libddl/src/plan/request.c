@@ -23,14 +23,20 @@ ddl__share ddl__block_from(const ddl__request *request, int i)
     return (ddl__share){one_each ? i * request->count : 0, none ? 0 : request->count};
 }
 
-/* The last ranks have the longer parts. No two parts differ by more than a line. */
-static int64_t part_start(const ddl__request *request, int64_t line, int i)
+static int64_t part_start(int64_t count, int64_t line, int n, int i)
 {
-    int64_t lines = ddl__quotient(request->count, line);
-    int64_t each = lines / request->size, longer = lines % request->size;
-    int64_t before = i - (request->size - longer); /* number of longer parts before, if positive */
+    int64_t lines = ddl__quotient(count, line);
+    int64_t each = lines / n, longer = lines % n;
+    int64_t before = i - (n - longer); /* number of longer parts before, if positive */
     int64_t start = (i * each + (before > 0 ? before : 0)) * line;
-    return start < request->count ? start : request->count;
+    return start < count ? start : count;
+}
+
+ddl__share ddl__part_of(const ddl__request *request, ddl__share whole, int n, int i)
+{
+    int64_t line = DDL__LINE / (int64_t)request->element;
+    int64_t start = part_start(whole.count, line, n, i);
+    return (ddl__share){whole.start + start, part_start(whole.count, line, n, i + 1) - start};
 }
 
 ddl__share ddl__share_of(const ddl__request *request, int i)
@@ -39,7 +45,5 @@ ddl__share ddl__share_of(const ddl__request *request, int i)
         return ddl__block_to(request, i);
     if (request->kind == DDL__ALLGATHER)
         return ddl__block_from(request, i);
-    int64_t line = DDL__LINE / (int64_t)request->element;
-    int64_t start = part_start(request, line, i);
-    return (ddl__share){start, part_start(request, line, i + 1) - start};
+    return ddl__part_of(request, (ddl__share){0, request->count}, request->size, i);
 }

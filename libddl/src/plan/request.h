@@ -31,6 +31,10 @@ ddl__share ddl__block_from(const ddl__request *request, int i);
  * else an equal part of the buffer, which starts on a cache line. */
 ddl__share ddl__share_of(const ddl__request *request, int i);
 
+/* Return part `i` of `n` equal parts of a range, which starts on a cache line. Parts begin on cache
+ * lines and differ by at most a line; the last ones are the longer ones. */
+ddl__share ddl__part_of(const ddl__request *request, ddl__share whole, int n, int i);
+
 /* Sets of operations, as bits. */
 #define DDL__KIND(kind)     (1u << DDL__##kind)
 #define DDL__PAIRWISE_KINDS (DDL__KIND(GATHER) | DDL__KIND(SCATTER) | DDL__KIND(ALLTOALL))

@@ -18,6 +18,7 @@ typedef struct block_sums {
     const ddl__folding *folding;
     const void *const *operands;
     ddl__reduce_fn *add, *pairs, *finish;
+    bool divides;
     size_t at, length; /* in elements */
     size_t size;       /* bytes of a sum; of an element of a result */
     size_t result_size;
@@ -35,6 +36,17 @@ static void block_add(block_sums *b, ddl__reduce_fn *add, int n, void *to)
     b->values[b->n - 1] = to;
 }
 
+/* Replace the top four sums of the stack by the sums of two pairs. */
+static void block_add_pairs(block_sums *b)
+{
+    const void *right[] = {b->values[b->n - 2], b->values[b->n - 1]};
+    b->add(b->stack[b->n - 2], right, 2, b->length, 1);
+    const void *sum = b->stack[b->n - 2];
+    b->n -= 2;
+    block_add(b, b->add, 2, b->stack[b->n - 2]);
+    b->values[b->n++] = sum;
+}
+
 /* Store the sum that is left on the stack, unless it is already at its destination; only then it is
  * already divided. */
 static void block_store(block_sums *b, char *to, char *copy)
@@ -43,10 +55,10 @@ static void block_store(block_sums *b, char *to, char *copy)
     const void *value = b->values[--b->n];
     const size_t bytes = b->length * b->result_size;
     if (b->narrow) {
-        if (f->divisor != 1)
+        if (b->divides)
             b->finish(b->stack[b->n], &value, 1, b->length, f->divisor);
-        b->narrow(to, f->divisor != 1 ? (const void *)b->stack[b->n] : value, b->length);
-    } else if (value != to && f->divisor != 1) {
+        b->narrow(to, b->divides ? (const void *)b->stack[b->n] : value, b->length);
+    } else if (value != to && b->divides) {
         b->finish(to, &value, 1, b->length, f->divisor);
     } else if (value != to) {
         f->kernels->copy(to, value, bytes);
@@ -67,13 +79,16 @@ static void block_run(block_sums *b, char *dst, char *copy, size_t stride)
             dst += stride;
             copy += copy ? stride : 0;
         } else {
-            const bool pairs = item == DDL__FOLD_PAIRS, divides = b->folding->divisor != 1;
             const bool last = fold->items[i + 1] == DDL__FOLD_STORE && !b->narrow;
+            const bool pairs = item == DDL__FOLD_PAIRS && b->pairs && !(last && b->divides);
+            if (item == DDL__FOLD_PAIRS && !pairs)
+                block_add_pairs(b);
             const int n = pairs ? 4 : 2;
-            if (last && !(pairs && divides))
-                block_add(b, pairs ? b->pairs : b->finish, n, dst);
-            else
-                block_add(b, pairs ? b->pairs : b->add, n, b->stack[b->n - n]);
+            block_add(b,
+                      pairs  ? b->pairs
+                      : last ? b->finish
+                             : b->add,
+                      n, last ? dst : b->stack[b->n - n]);
         }
     }
 }
@@ -81,15 +96,18 @@ static void block_run(block_sums *b, char *dst, char *copy, size_t stride)
 void ddl__fold_run(const ddl__folding *folding, void *dst, void *copy, const void *const *operands,
                    size_t count)
 {
-    const bool half = folding->dtype == DDL_F16 || folding->dtype == DDL_BF16;
+    const bool half = folding->wide && (folding->dtype == DDL_F16 || folding->dtype == DDL_BF16);
+    const bool divides = folding->op == DDL_AVERAGE && folding->divisor != 1;
     const ddl_dtype sums = half ? DDL_F32 : folding->dtype;
+    const ddl_op op = folding->op == DDL_AVERAGE ? DDL_SUM : folding->op;
     const ddl__kernels *kernels = folding->kernels;
     _Alignas(64) char stack[DDL__FOLD_DEPTH][BLOCK];
     block_sums b = {.folding = folding,
                     .operands = operands,
-                    .add = kernels->reduce[sums][DDL_SUM],
-                    .pairs = kernels->pairs[sums],
-                    .finish = kernels->reduce[sums][folding->divisor != 1 ? DDL_AVERAGE : DDL_SUM],
+                    .add = kernels->reduce[sums][op],
+                    .pairs = op == DDL_SUM ? kernels->pairs[sums] : NULL,
+                    .finish = kernels->reduce[sums][divides ? DDL_AVERAGE : op],
+                    .divides = divides,
                     .size = ddl__dtype_size(sums),
                     .narrow = half && !folding->widened ? kernels->narrow[folding->dtype] : NULL,
                     .stack = stack};

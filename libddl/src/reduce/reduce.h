@@ -70,14 +70,17 @@ void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *
 typedef struct ddl__folding {
     const ddl__kernels *kernels;
     const ddl__fold *fold;
-    /* of the results; operands have the same dtype, but f32 instead of f16 and bf16 */
+    /* of the results; operands have the same dtype. If `wide`, operands of f16 and bf16 are f32 */
     ddl_dtype dtype;
-    bool widened;     /* the results of f16 and bf16 are f32, too */
-    int64_t divisor;  /* divisor of the results; 1: no division */
+    ddl_op op;
+    bool wide;
+    bool widened;     /* if `wide`, the results of f16 and bf16 are f32, too */
+    int64_t divisor;  /* divisor of an average; 1: no division */
     bool nontemporal; /* store the copy non-temporally */
 } ddl__folding;
 
-/* Run a fold. Result k is `count` elements at dst, after the previous results, and the same at
+/* Run a fold: each addition is the op on two operands, rounded to the dtype of the operands. Result
+ * k is `count` elements at dst, after the previous results, and the same at
  * `copy` unless that is NULL. operands[i] has `count` elements of operand i. Works block by block,
  * in the nearest cache. */
 void ddl__fold_run(const ddl__folding *folding, void *dst, void *copy, const void *const *operands,

@@ -104,7 +104,14 @@ static void check_one(const ddl__kernels *kernels, const ddl__fold *fold, shape 
     memset(to, CANARY, bytes + 64);
     memset(also, CANARY, bytes + 64);
     expect(fold, s, expected);
-    ddl__folding folding = {kernels, fold, s.dtype, s.widened, s.divisor, nontemporal};
+    ddl__folding folding = {.kernels = kernels,
+                            .fold = fold,
+                            .dtype = s.dtype,
+                            .op = DDL_AVERAGE,
+                            .wide = true,
+                            .widened = s.widened,
+                            .divisor = s.divisor,
+                            .nontemporal = nontemporal};
     ddl__fold_run(&folding, to, copied ? also : NULL, operands, s.count);
     CHECK(!memcmp(to, expected, bytes), "%s %s, %d operands, count %zu, divisor %d, widened %d",
           kernels->name, types[s.dtype].name, fold->operands, s.count, (int)s.divisor, s.widened);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_ordered_plans.c - the plans of ordered sums for up to 64 logical workers and ranks, with an
  * operator that neither commutes nor associates. */
+#include "host_topology.h"
 #include "plan_results.h"
 
 enum { WORKERS = 64, MANY = SANITIZED ? 24 : WORKERS };
@@ -26,15 +27,22 @@ static int most_parts(const world *w)
     return most;
 }
 
+static bool is_one_shot(const world *w)
+{
+    const ddl__plan *plan = w->ranks[0].plan;
+    for (uint32_t i = 0; i < plan->n_steps; i++)
+        if (plan->steps[i].kind == DDL__TAKE)
+            return false;
+    return true;
+}
+
 /* Check the bytes that a rank sends: F times what an all-reduce sends up, and as much as it sends
  * down. */
 static void check_bytes(const world *w)
 {
     const ddl__request *q = &w->request;
-    bool one_shot = true;
+    bool one_shot = is_one_shot(w);
     int64_t element = (int64_t)q->element;
-    for (uint32_t i = 0; i < w->ranks[0].plan->n_steps; i++)
-        one_shot = one_shot && w->ranks[0].plan->steps[i].kind != DDL__TAKE;
     for (int r = 0; r < q->size && q->count; r++) {
         int64_t own = ddl__share_of(q, r).count, others = q->count - own;
         int64_t up = (one_shot ? q->count * (q->size - 1) : others) * w->ranks[r].parts * q->wide;
@@ -53,8 +61,8 @@ static void check_one(const ddl__request *request, schedule how)
         w->window = INT64_MAX;
     if (w->window < least) /* two waves of pieces of one element */
         w->window = least;
-    if (own && random_below(2)) /* two waves of what is sent up and down */
-        w->queue_room = 4;
+    if (own && random_below(2)) /* what is sent up and down: two waves, over wires four */
+        w->queue_room = request->all_shared ? 4 : 8;
     const char *error = simulate(w, how);
     CHECK(!error, "%s: %s, schedule %d", error, describe(w), (int)how);
     if (own)
@@ -70,7 +78,7 @@ static void check_owners(int workers, int size, bool contiguous)
     for (int v = 0; v < workers; v++)
         owners[v] = contiguous ? v * size / workers : (int)random_below((uint64_t)size);
     ddl__order order = {workers, owners};
-    ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+    ddl__request request = {.kind = DDL__ALLREDUCE,
                             .size = size,
                             .count = counts[random_below(size > 16 ? 4 : 5)],
                             .order = &order,
@@ -90,7 +98,7 @@ static void check_equal_ranges(void)
         for (int v = 0; v < WORKERS; v++)
             owners[v] = v * size / WORKERS;
         ddl__order order = {WORKERS, owners};
-        ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+        ddl__request request = {.kind = DDL__ALLREDUCE,
                                 .size = size,
                                 .count = 16 * 70 * size,
                                 .order = &order,
@@ -132,7 +140,7 @@ static void check_plain_plans(void)
                 for (int v = 0; v < WORKERS; v++)
                     owners[v] = (v * size / WORKERS + moved) % size;
                 ddl__order order = {WORKERS, owners};
-                ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+                ddl__request request = {.kind = DDL__ALLREDUCE,
                                         .size = size,
                                         .count = lengths[l],
                                         .order = &order,
@@ -167,7 +175,7 @@ static void check_hosts(void)
                 for (int v = 0; v < WORKERS; v++)
                     owners[v] = (v * size / WORKERS + moved) % size;
                 ddl__order order = {WORKERS, owners};
-                ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+                ddl__request request = {.kind = DDL__ALLREDUCE,
                                         .size = size,
                                         .count = way < 3 ? 3 : 64 * size,
                                         .order = &order,
@@ -196,12 +204,87 @@ static void check_hosts(void)
     CHECK(levels > 5, "%d plans had levels: nothing was tried", levels);
 }
 
+/* Return the parts of the ranks of a host together. */
+static int host_parts(const ddl__request *request, int host)
+{
+    int members[WORKERS];
+    for (int v = 0; v < request->order->workers; v++)
+        members[v] = ddl__topology_group(request->topology, DDL__HOSTS, request->order->members[v]);
+    return ddl__order_parts(&(ddl__order){request->order->workers, members}, host, NULL, 0);
+}
+
+/* An all-reduce sends each host's sums up once, and the results down once. Hosts own equal shares
+ * but for a cache line. */
+static void check_wires(const world *w, const int *hosts, int n)
+{
+    const ddl__request *q = &w->request;
+    for (int h = 0; h < n; h++) {
+        int64_t wire = 0, line = (int64_t)DDL__LINE * q->size;
+        for (int r = 0; r < q->size; r++)
+            wire += ddl__topology_group(q->topology, DDL__HOSTS, r) == h ? w->ranks[r].wires : 0;
+        int64_t each = ddl__quotient(q->count, n) * (int64_t)q->element;
+        int64_t most = (host_parts(q, h) * q->wide + 1) * (n - 1) * (each + line);
+        CHECK(wire <= most, "%lld bytes on the wire of %d ranks, not %lld: %s", (long long)wire,
+              hosts[h], (long long)most, describe(w));
+    }
+}
+
+/* Any number of hosts of any number of ranks, in any order, with any owners; all kinds of
+ * reductions. With one worker for each rank, every algorithm that follows the order. */
+static void check_any_hosts(void)
+{
+    int kinds[DDL__ALGORITHMS] = {0};
+    for (int turn = 0; turn < (SANITIZED ? 150 : 1500); turn++) {
+        int hosts[8], n = 1 + (int)random_below(6), size = 0, owners[WORKERS];
+        bool single = turn % 2, even = random_below(2);
+        for (int h = 0; h < n; h++)
+            size += hosts[h] = h && even ? hosts[0] : 1 + (int)random_below(4);
+        int workers = single ? size : 1 + (int)random_below(WORKERS);
+        for (int v = 0; v < workers; v++)
+            owners[v] =
+                single || random_below(2) ? v * size / workers : (int)random_below((uint64_t)size);
+        static const ddl__kind reductions[] = {DDL__ALLREDUCE, DDL__REDUCE_SCATTER,
+                                               DDL__REDUCE_TO_ROOT};
+        ddl__topology *topology = topology_of(hosts, n, NULL, random_below(3) == 0);
+        ddl__order order = {workers, owners};
+        ddl__request request = {.kind = reductions[random_below(single ? 3 : 2)],
+                                .size = size,
+                                .root = (int)random_below((uint64_t)size),
+                                .count = (int64_t)random_below(turn % 8 ? 60 : 1500),
+                                .order = &order,
+                                .wide = single ? 1 : 1 + (int)random_below(2),
+                                .rounds = random_below(2),
+                                .in_place = single && random_below(2),
+                                .element = (size_t)1 << random_below(4),
+                                .topology = topology,
+                                .by = single ? (ddl__algorithm)random_below(DDL__ALGORITHMS) : 0,
+                                .segment_bytes = random_below(2) ? 64 : 0};
+        bool scatters = request.kind == DDL__REDUCE_SCATTER;
+        world *w = world_create(&request, scatters && turn % 3 ? 1 + random_below(99) : 0);
+        w->queue_room = DDL__LINK_SPANS / 2; /* no plan needs more */
+        const char *error = simulate(w, (schedule)random_below(SCHEDULES));
+        const char *name = w->ranks[0].plan->name;
+        CHECK(!error, "%s: %s, kind %d, %d hosts, %s", error, name, (int)request.kind, n,
+              describe(w));
+        if (!strcmp(name, "ordered") && request.kind == DDL__ALLREDUCE && !is_one_shot(w))
+            check_wires(w, hosts, n);
+        kinds[w->ranks[0].plan->by]++;
+        world_destroy(w);
+        ddl__topology_destroy(topology);
+    }
+    static const ddl__algorithm used[] = {DDL__ALGORITHM_ONE_SHOT,     DDL__ALGORITHM_DIRECT,
+                                          DDL__ALGORITHM_HIERARCHICAL, DDL__ALGORITHM_HALVING,
+                                          DDL__ALGORITHM_TREE,         DDL__ALGORITHM_ORDERED};
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+        CHECK(kinds[used[i]] > 5, "algorithm %d was used %d times", (int)used[i], kinds[used[i]]);
+}
+
 /* A fault in any step of any rank is detected: an addition in another order, a part left out. */
 static void check_faults(void)
 {
     static int owners[] = {0, 2, 1, 1, 0, 2, 2};
     ddl__order order = {7, owners};
-    ddl__request request = {.kind = DDL__ORDERED_ALLREDUCE,
+    ddl__request request = {.kind = DDL__ALLREDUCE,
                             .size = 3,
                             .count = 600,
                             .order = &order,
@@ -241,6 +324,7 @@ int main(void)
     check_equal_ranges();
     check_plain_plans();
     check_hosts();
+    check_any_hosts();
     check_faults();
     return 0;
 }

@@ -146,15 +146,26 @@ static void expect_blocks(const world *w, int r, uint64_t *want)
     }
 }
 
-static void expect_ordered(const world *w, uint64_t *want)
+/* The results of `count` elements from `first` on, in the order of a request. */
+static void expect_ordered(const world *w, int64_t first, int64_t count, uint64_t *want)
 {
     int wide = w->request.wide;
-    for (int64_t i = 0; i < w->request.count; i++) {
+    for (int64_t i = 0; i < count; i++) {
         uint64_t words[2] = {0};
         for (int word = 0; word < wide; word++)
-            words[word] = tree_sum(0, w->request.order->workers, i * wide + word);
+            words[word] = tree_sum(0, w->request.order->workers, (first + i) * wide + word);
         want[i] = narrowed(words, wide);
     }
+}
+
+static void expect_in_order(const world *w, int r, uint64_t *want)
+{
+    const simulated_rank *me = &w->ranks[r];
+    const ddl__share all = {0, w->request.count}, none = {0, 0};
+    bool scatters = w->request.kind == DDL__REDUCE_SCATTER;
+    bool is_other = w->request.kind == DDL__REDUCE_TO_ROOT && r != w->request.root;
+    ddl__share its = scatters ? me->to[r] : is_other ? none : all;
+    expect_ordered(w, its.start, its.count, want + (scatters && me->in_place ? its.start : 0));
 }
 
 /* The expected recv buffer of a rank. `want` has its content before the operation. */
@@ -162,6 +173,10 @@ static void expect(const world *w, int r, uint64_t *want)
 {
     const simulated_rank *me = &w->ranks[r];
     int64_t start = me->to[r].start;
+    if (w->request.order) {
+        expect_in_order(w, r, want);
+        return;
+    }
     switch (w->request.kind) {
     case DDL__REDUCE_TO_ROOT:
         if (r == w->request.root && strcmp(me->plan->name, "leaders") == 0)
@@ -185,7 +200,8 @@ static void expect(const world *w, int r, uint64_t *want)
     case DDL__GATHER:
     case DDL__SCATTER:
     case DDL__ALLTOALL: expect_blocks(w, r, want); return;
-    case DDL__ORDERED_ALLREDUCE: expect_ordered(w, want); return;
+    case DDL__ORDERED_ALLREDUCE:
+    case DDL__ORDERED_REDUCE_SCATTER:
     case DDL__BARRIER:
     case DDL__SEND:
     case DDL__RECV: return;
@@ -203,7 +219,7 @@ static const char *verify_rank(const world *w, int r)
         return me->heard == UINT64_MAX >> (64 - request->size) ? NULL
                                                                : "left the barrier too early";
     size_t bytes = (size_t)me->out_count * sizeof *me->out;
-    bool for_all = request->kind == DDL__ALLREDUCE || request->order;
+    bool for_all = request->kind == DDL__ALLREDUCE;
     if (for_all && r > 0) /* rank 0's is right */
         return memcmp(me->out, w->ranks[0].out, bytes) ? "ranks differ" : NULL;
     uint64_t *want = new_values(me->out_count);

@@ -26,8 +26,8 @@ typedef struct simulated_rank {
     int parts; /* of an ordered sum, behind one another in `in` */
     ddl__order_part part[RANKS_MAX];
     bool in_place;
-    int64_t in_count, out_count;
-    uint64_t *in, *out; /* the same in place */
+    int64_t in_count, out_count, part_count; /* part_count: of one part, in results */
+    uint64_t *in, *out;                      /* the same in place */
     uint64_t *scratch;
     ddl__share to[RANKS_MAX], from[RANKS_MAX];
     int64_t wave, sent, wires; /* bytes; of those to other hosts */
@@ -197,14 +197,17 @@ static void size_buffers(world *w, int r)
     case DDL__SCATTER:
     case DDL__ALLTOALL: make_blocks(w, r); break;
     case DDL__ORDERED_ALLREDUCE:
-        me->parts = ddl__order_parts(request->order, r, me->part, RANKS_MAX);
-        me->in_count *= me->parts * request->wide;
-        break;
+    case DDL__ORDERED_REDUCE_SCATTER:
     case DDL__ALLREDUCE:
     case DDL__BROADCAST:
     case DDL__BARRIER:
     case DDL__SEND:
     case DDL__RECV: break;
+    }
+    me->part_count = me->in_count;
+    if (request->order) {
+        me->parts = ddl__order_parts(request->order, r, me->part, RANKS_MAX);
+        me->in_count *= me->parts * request->wide;
     }
     if (me->in_place && me->in_count < me->out_count)
         me->in_count = me->out_count;
@@ -227,7 +230,7 @@ static uint64_t original(const world *w, int rank, bool is_in, int64_t i)
     if (!is_in && !me->in_place)
         return ~input(rank, i);
     if (w->request.order) {
-        int64_t words = w->request.count * w->request.wide;
+        int64_t words = me->part_count * w->request.wide;
         const ddl__order_part *part = &me->part[i / words];
         return tree_sum(part->first, part->size, i % words);
     }
@@ -418,7 +421,7 @@ static void fold(world *w, int r, const ddl__step *step, int64_t k, const uint64
         if (!values)
             return;
         for (int j = 0; j < n; j++)
-            operands[f->first[i] + j] = values + j * (own ? w->request.count * wide : words);
+            operands[f->first[i] + j] = values + j * (own ? me->part_count * wide : words);
     }
     for (int64_t i = 0; i < words; i++)
         fold_word(f, operands, i, results, words);
@@ -447,7 +450,7 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
     bool folds = step->kind == DDL__FOLD;
     if (step->kind == DDL__REDUCE || folds)
         writes = step->keep;
-    const int64_t counts[] = {folds ? w->request.count : me->in_count, me->out_count,
+    const int64_t counts[] = {folds ? me->part_count : me->in_count, me->out_count,
                               me->plan->scratch};
     int64_t output = output_of(w, r, step, count);
     uint64_t *const spaces[] = {me->in, me->out, me->scratch};

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
-#include "connect/race.h"
+#include "connect/endpoint/race.h"
 #include "net/socket.h"
 
 /* The reason to refuse a lane, or NULL. Lanes arrive in order after their link. The second link has

@@ -73,7 +73,8 @@ static void find_blocks(ddl__chunks *c, int rank)
     case DDL__BARRIER:
     case DDL__SEND:
     case DDL__RECV:
-    case DDL__ORDERED_ALLREDUCE: break;
+    case DDL__ORDERED_ALLREDUCE:
+    case DDL__ORDERED_REDUCE_SCATTER: break;
     }
 }
 
@@ -171,14 +172,24 @@ static void find_in_place(ddl__chunks *c, int rank)
     }
 }
 
+/* Return the elements of a part of an ordered sum, in elements of the result. */
+static int64_t part_count(const ddl__chunks *c)
+{
+    const ddl__call *call = c->call;
+    int64_t blocks = call->kind == DDL__ORDERED_REDUCE_SCATTER ? c->size : 1;
+    int64_t count = call->blocks ? extent(call->blocks, c->size).count : blocks * call->count;
+    return count * call->wide;
+}
+
 static void find_extents(ddl__chunks *c, int rank)
 {
     const ddl__call *call = c->call;
     c->is_whole = true;
     c->n = 1;
     if (call->order) {
-        c->sent = (ddl__share){0, call->count * call->wide * call->order->parts[rank]};
-        c->received = (ddl__share){0, call->count};
+        c->sent = (ddl__share){0, part_count(c) * call->order->parts[rank]};
+        c->received =
+            (ddl__share){0, call->blocks ? call->blocks[c->size + rank].count : call->count};
         return;
     }
     c->blocks_in = call->blocks;
@@ -214,7 +225,7 @@ static void *buffer_of(unsigned char *range, const ddl__share *extent, size_t el
 
 static size_t part_bytes(const ddl__chunks *c)
 {
-    return (size_t)c->call->count * c->call->wide * c->element;
+    return (size_t)part_count(c) * c->element;
 }
 
 static int parts_of(const ddl__chunks *c)
@@ -223,16 +234,31 @@ static int parts_of(const ddl__chunks *c)
     return bytes ? (int)((size_t)c->sent.count * c->element / bytes) : 0;
 }
 
+static bool copy_list(const ddl__chunks *c, ddl__call *made)
+{
+    size_t bytes = 2 * (size_t)c->size * sizeof *made->blocks;
+    if (!made->blocks)
+        return true;
+    made->blocks = malloc(bytes);
+    if (made->blocks)
+        memcpy(made->blocks, c->call->blocks, bytes);
+    return made->blocks;
+}
+
 static bool make_ordered(const ddl__chunks *c, unsigned char *memory, ddl__call *made)
 {
     int n = parts_of(c);
+    if (!copy_list(c, made))
+        return false;
     made->send = made->send ? memory : NULL;
     if (made->parts) {
         made->parts = malloc((size_t)(n ? n : 1) * sizeof *made->parts);
         for (int i = 0; made->parts && i < n; i++)
             made->parts[i] = memory + (size_t)i * part_bytes(c);
-        if (!made->parts)
+        if (!made->parts) {
+            free(made->blocks);
             return false;
+        }
     }
     made->recv = made->recv ? memory + recv_offset(c) : NULL;
     made->order = ddl__order_retain(c->call->order);
@@ -241,11 +267,8 @@ static bool make_ordered(const ddl__chunks *c, unsigned char *memory, ddl__call 
 
 static bool make_uneven(const ddl__chunks *c, unsigned char *memory, ddl__call *made)
 {
-    size_t bytes = 2 * (size_t)c->size * sizeof *made->blocks;
-    made->blocks = malloc(bytes);
-    if (!made->blocks)
+    if (!copy_list(c, made))
         return false;
-    memcpy(made->blocks, c->call->blocks, bytes);
     made->send = made->send ? buffer_of(memory, &c->sent, c->element) : NULL;
     made->recv = made->recv ? buffer_of(memory + recv_offset(c), &c->received, c->element) : NULL;
     return true;
@@ -341,5 +364,6 @@ bool ddl__chunk_copy_out(const ddl__chunks *c, int64_t k, unsigned char *memory,
     if (!call->order)
         return copy_shares(c, c->blocks_out, c->n_out, call->recv, &c->received, received, copy,
                            context);
-    return !call->count || copy(context, call->recv, received, (size_t)call->count * c->element);
+    size_t bytes = (size_t)c->received.count * c->element;
+    return !bytes || copy(context, call->recv, received, bytes);
 }

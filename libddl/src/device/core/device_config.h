@@ -13,8 +13,9 @@ typedef struct ddl__device_config {
     char *const *names;            /* "rank 2 on host", by rank; they outlive the device */
     ddl__regions *regions;         /* of the endpoint */
     const ddl__topology *topology; /* of the comm */
-    uint64_t direct_bytes;         /* operations of at least this size may use NCCL; 0: none */
-    bool uses_nccl;                /* this rank may use NCCL */
+    bool in_order;         /* reductions of floats have an order, which NCCL does not follow */
+    uint64_t direct_bytes; /* operations of at least this size may use NCCL; 0: none */
+    bool uses_nccl;        /* this rank may use NCCL */
 } ddl__device_config;
 
 #endif

@@ -171,7 +171,8 @@ static int call_nccl(const ddl__device *d, const ddl__call *call, const void *se
     case DDL__BARRIER:
     case DDL__SEND:
     case DDL__RECV:
-    case DDL__ORDERED_ALLREDUCE: break;
+    case DDL__ORDERED_ALLREDUCE:
+    case DDL__ORDERED_REDUCE_SCATTER: break;
     }
     return DDL__NCCL_SUCCESS;
 }

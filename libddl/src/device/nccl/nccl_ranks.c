@@ -353,8 +353,9 @@ static bool is_long(const ddl__device *d, const ddl__call *call)
 {
     ddl__chunks chunks;
     int size = d->config.size;
-    if (!d->config.direct_bytes || size < 2 || call->by != DDL__ALGORITHM_NONE ||
-        call->kind == DDL__BARRIER || call->blocks || call->order || !call->count ||
+    if (!d->config.direct_bytes || (d->config.in_order && call->op) || size < 2 ||
+        call->by != DDL__ALGORITHM_NONE || call->kind == DDL__BARRIER || call->blocks ||
+        call->order || !call->count ||
         !ddl__chunks_of(call, d->config.rank, size, DDL__SLOT_BYTES, &chunks))
         return false;
     return (uint64_t)(call->count * chunks.blocks) >= d->config.direct_bytes / chunks.element;

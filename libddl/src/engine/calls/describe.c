@@ -43,6 +43,7 @@ static const struct {
     [DDL__SCATTER] = {"scatter", true, false, true, " between the two"},
     [DDL__ALLTOALL] = {"all-to-all", true, false, false, " between the two"},
     [DDL__ORDERED_ALLREDUCE] = {"ordered all-reduce", true, true, false, ""},
+    [DDL__ORDERED_REDUCE_SCATTER] = {"ordered reduce-scatter", true, true, false, ""},
 };
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -106,7 +107,10 @@ static void describe(char *text, size_t size, const ddl__signature *signature, b
         add(text, size, &n, ", root %u", root);
     else if (root)
         add(text, size, &n, ", %s with digest %04x",
-            kind == DDL__ORDERED_ALLREDUCE ? "owners" : "counts", root);
+            kind == DDL__ORDERED_ALLREDUCE        ? "owners"
+            : kind == DDL__ORDERED_REDUCE_SCATTER ? "owners and counts"
+                                                  : "counts",
+            root);
     add(text, size, &n, ")");
 }
 

@@ -208,8 +208,10 @@ static void reduce(const ddl__runner *runner, const ddl_work *work, const ddl__s
     ddl__folding folding = {.kernels = runner->kernels,
                             .fold = fold,
                             .dtype = call->dtype,
+                            .op = call->op,
+                            .wide = call->wide > 1,
                             .widened = !step->finish,
-                            .divisor = call->op == DDL_AVERAGE ? divisor : 1,
+                            .divisor = divisor,
                             .nontemporal = nontemporal};
     ddl__fold_run(&folding, dst, copy, runner->operands, (size_t)length);
 }
@@ -345,7 +347,7 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
                 done += together;
                 continue;
             }
-            if (work->call.blocks)
+            if (work->call.blocks && !work->call.order)
                 ddl__sign_block(&work->signature, step->count);
             if (done >= SLICE || !run_step(runner, work, step, k, length)) {
                 flush(runner, work);

@@ -81,7 +81,10 @@ static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *reque
     ddl__plans *plans = &stream->plans;
     if (request->sent) {
         ddl__plan_destroy(plans->uneven);
-        return plans->uneven = ddl__plan_create(request);
+        plans->uneven = ddl__plan_create(request);
+        return plans->uneven && make_operands(&stream->runner, plans->uneven->operands)
+                   ? plans->uneven
+                   : NULL;
     }
     unsigned i = request_slot(request);
     if (!plans->entries[i].plan || !request_is_same(&plans->entries[i].request, request)) {
@@ -212,15 +215,34 @@ static ddl__algorithm algorithm_asked(const ddl__stream *stream, const ddl__call
     return chosen ? chosen : stream->by;
 }
 
+static ddl__kind planned_kind(const ddl__call *call)
+{
+    return call->only_agrees                           ? DDL__BARRIER
+           : call->kind == DDL__ORDERED_ALLREDUCE      ? DDL__ALLREDUCE
+           : call->kind == DDL__ORDERED_REDUCE_SCATTER ? DDL__REDUCE_SCATTER
+                                                       : call->kind;
+}
+
+/* Return the order in which a call's operands are added, or NULL if the order does not matter. */
+static const ddl__order *order_for(const ddl__stream *stream, const ddl__call *call)
+{
+    if (call->order)
+        return &call->order->by_rank;
+    ddl__class class = ddl__dtype_class(call->dtype);
+    bool rounds = class == DDL__FLOAT || class == DDL__COMPLEX;
+    bool in_order = stream->order && call->op && rounds && !call->only_agrees && !call->among;
+    return in_order ? &stream->order->by_rank : NULL;
+}
+
 static ddl__request stream_request(const ddl__stream *stream, const ddl__call *call)
 {
-    return (ddl__request){.kind = call->only_agrees ? DDL__BARRIER : call->kind,
+    return (ddl__request){.kind = planned_kind(call),
                           .rank = stream->runner.rank,
                           .size = stream->runner.size,
                           .root = call->root,
                           .count = call->count,
-                          .order = call->order ? &call->order->by_rank : NULL,
-                          .wide = call->wide,
+                          .order = order_for(stream, call),
+                          .wide = call->wide ? call->wide : 1,
                           .among = call->among,
                           .sent = call->blocks,
                           .received = call->blocks ? call->blocks + stream->runner.size : NULL,
@@ -228,6 +250,7 @@ static ddl__request stream_request(const ddl__stream *stream, const ddl__call *c
                           .in_place = call->send == call->recv,
                           .all_shared = stream->all_shared,
                           .normalizes = normalizes(call),
+                          .rounds = ddl__dtype_rounds(call->dtype),
                           .topology = stream->topology,
                           .by = algorithm_asked(stream, call),
                           .segment_bytes = stream->segment_bytes,
@@ -250,6 +273,7 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
         call->send = stream->barrier_in;
         call->recv = stream->barrier_out;
     }
+    call->wide = call->wide ? call->wide : 1;
     if (!ddl__stage_in(&stream->runner, work))
         return false;
     ddl__request request = stream_request(stream, call);

@@ -19,8 +19,8 @@ typedef struct ddl__plans {
         /* or NULL; referenced, so that its address is not reused while the entry exists */
         ddl_order *order;
     } entries[DDL__PLANS];
-    uint64_t explained[DDL__ORDERED_ALLREDUCE + 1]; /* bits of the logged size classes, by kind */
-    ddl__plan *uneven; /* the last plan only: uneven counts seldom repeat */
+    uint64_t explained[DDL__ALLTOALL + 1]; /* bits of the logged size classes, by kind */
+    ddl__plan *uneven;                     /* the last plan only: uneven counts seldom repeat */
 } ddl__plans;
 
 typedef struct ddl__stream {
@@ -40,6 +40,7 @@ typedef struct ddl__stream {
     int64_t segment_bytes, window; /* see ddl__request */
     bool all_shared;
     const ddl__topology *topology;
+    const ddl_order *order;      /* the order of the ranks' floats; NULL: any; borrowed */
     ddl__algorithm by;           /* the algorithm if `choices` have none; 0: the costs choose */
     const ddl__choices *choices; /* or NULL; borrowed, as is the meter */
     ddl__meter *meter;           /* or NULL */

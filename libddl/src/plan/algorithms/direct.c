@@ -66,8 +66,7 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
         ddl__builder_add_peer(builder, publish, peer);
     }
     ddl__share own = ddl__share_of(request, request->rank);
-    ddl__step reduce = {.kind = DDL__REDUCE,
-                        .keep = keep,
+    ddl__step reduce = {.keep = keep,
                         .finish = 1,
                         .stable = keep,
                         .returns = stores_in_place(request),
@@ -75,7 +74,7 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
                         .src = own.start,
                         .dst = dst,
                         .count = own.count};
-    ddl__builder_add(builder, reduce, ddl__all_ranks(request), targets);
+    ddl__builder_add_sum(builder, reduce, 0, NULL, ddl__all_ranks(request), targets);
 }
 
 /* In place, a share that was sent is overwritten only by a result that was made from it. */
@@ -156,5 +155,6 @@ const ddl__algorithm_descriptor ddl__direct = {.name = "direct",
                                                .kinds = DDL__KIND(ALLREDUCE) | DDL__ROOTED_KINDS |
                                                         DDL__BLOCK_KINDS,
                                                .fits = fits,
+                                               .follows = ddl__ranks_are_in_order,
                                                .cost = cost,
                                                .build = build};

@@ -14,6 +14,11 @@ static bool competes(const ddl__request *request)
     return request->topology->groups[DDL__HOSTS] > 2;
 }
 
+static bool follows(const ddl__request *request)
+{
+    return ddl__hierarchical_follows(request, true);
+}
+
 static void cost(ddl__cost *c)
 {
     ddl__hierarchical_cost(c, true);
@@ -27,6 +32,7 @@ static int64_t build(ddl__builder *builder)
 const ddl__algorithm_descriptor ddl__halving = {.name = "halving",
                                                 .kinds = DDL__KIND(ALLREDUCE),
                                                 .fits = ddl__request_has_levels,
+                                                .follows = follows,
                                                 .cost = cost,
                                                 .build = build,
                                                 .competes = competes};

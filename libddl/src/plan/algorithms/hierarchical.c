@@ -40,6 +40,7 @@ typedef struct context {
     chunks *now;
     bool halves;
     int wire_lag;
+    int *number; /* with an order: number_children of the current level */
 } context;
 
 static ddl__ranks members_of(const context *b, const ddl__exchange *x, int first, int n)
@@ -79,19 +80,20 @@ static uint32_t lag_of(const context *b, int level)
     return level < b->hierarchy.inside ? 1 : (uint32_t)b->wire_lag;
 }
 
-/* In an ordered sum, add more than two members in the order of the tree (ordered.c: when that is
- * the tree over the workers). Return the index of the fold; a plan has one for each level. */
-static uint8_t fold_members(const context *b, int level, int members)
+/* Set number[r] to the number of the child, in this rank's group of a level, that contains rank r;
+ * -1: none does. The ranks of a child are consecutive (ddl__hierarchical_follows). */
+static void number_children(const context *b, int level, int *number)
 {
-    ddl__fold **fold = &b->builder->plan->folds[level];
-    int *each = *fold ? NULL : malloc((size_t)members * sizeof *each);
-    for (int i = 0; each && i < members; i++)
-        each[i] = i;
-    if (each)
-        *fold = ddl__order_fold(&(ddl__order){members, each}, members);
-    free(each);
-    b->builder->failed = b->builder->failed || !*fold;
-    return (uint8_t)level;
+    const int *below = ddl__hierarchy_groups(&b->hierarchy, level);
+    const int *above = ddl__hierarchy_groups(&b->hierarchy, level + 1);
+    int own = above[b->builder->request->rank], last = -1, n = 0;
+    for (int r = 0; r < b->hierarchy.size; r++) {
+        if (above[r] == own && below[r] > last) {
+            last = below[r];
+            n++;
+        }
+        number[r] = above[r] == own ? n - 1 : -1;
+    }
 }
 
 /* What is sent from the recv buffer is overwritten only by a result that was made from it. */
@@ -110,18 +112,16 @@ static void reduce_level(const context *b, int level, uint32_t skew)
                              members_of(b, x, member_after(x, i), 1));
         }
     bool last = level + 1 == exchanges->n;
+    if (b->number)
+        number_children(b, level, b->number);
     for (const ddl__exchange *x = first; x < end; x++) {
         ddl__step reduce = over_part(b, x, x->self, skew + lag_of(b, level));
-        reduce.kind = DDL__REDUCE;
         reduce.space = space;
         reduce.keep = 1;
         reduce.finish = last;
-        if (b->builder->request->order && x->members > 2) {
-            reduce.kind = DDL__FOLD;
-            reduce.fold = fold_members(b, level, x->members);
-        }
-        ddl__builder_add(b->builder, reduce, members_of(b, x, 0, x->members),
-                         last ? others(b, x) : ddl__no_ranks());
+        ddl__builder_add_sum(b->builder, reduce, (uint8_t)level, b->number,
+                             members_of(b, x, 0, x->members),
+                             last ? others(b, x) : ddl__no_ranks());
     }
 }
 
@@ -260,23 +260,40 @@ int64_t ddl__hierarchical_build(ddl__builder *builder, bool halves)
         builder->failed = true;
         return 1;
     }
+    if (builder->request->order)
+        b.number = calloc((size_t)builder->request->size, sizeof *b.number);
+    builder->failed = builder->request->order && !b.number;
     add_steps(&b, &first);
     add_steps(&b, &rest);
+    free(b.number);
     builder->plan->segment = longest_piece(builder->plan);
     drop(&first, &rest);
     ddl__hierarchy_destroy(&b.hierarchy);
     return 1;
 }
 
+bool ddl__hierarchical_follows(const ddl__request *request, bool halves)
+{
+    bool follows = ddl__ranks_are_in_order(request);
+    for (int coarseness = 0; follows && coarseness <= DDL__COARSEST; coarseness++) {
+        ddl__hierarchy hierarchy;
+        if (!ddl__hierarchy_create(&hierarchy, request->topology, halves, coarseness))
+            return false;
+        for (int level = 1; follows && level < hierarchy.n; level++)
+            follows = ddl__groups_are_subtrees(request, ddl__hierarchy_groups(&hierarchy, level),
+                                               hierarchy.n_groups[level]);
+        ddl__hierarchy_destroy(&hierarchy);
+    }
+    return follows;
+}
+
 /* `c` groups exchange `n` bytes, in `pieces`, there and back. `level` is 0 for the first level of
  * wires. */
 static void add_level(ddl__cost *m, int c, double n, double pieces, int level)
 {
-    double part = 2 * n * (c - 1) / c, messages = 2 * pieces * (c - 1);
-    ddl__cost_add_chain(m, 2, messages, part, part * m->x * (1 + (c - 2) * DDL__WIRE_JAM));
+    ddl__cost_add_exchange(m, 2, c, n, pieces);
     if (level)
         m->wires += DDL__WIRE_LEVEL * 2 * m->n / m->wire.bandwidth;
-    ddl__cost_add_work(m, messages, part);
 }
 
 void ddl__hierarchical_cost(ddl__cost *m, bool halves)
@@ -294,6 +311,11 @@ void ddl__hierarchical_cost(ddl__cost *m, bool halves)
     }
 }
 
+static bool follows(const ddl__request *request)
+{
+    return ddl__hierarchical_follows(request, false);
+}
+
 static void cost(ddl__cost *c)
 {
     ddl__hierarchical_cost(c, false);
@@ -307,5 +329,6 @@ static int64_t build(ddl__builder *builder)
 const ddl__algorithm_descriptor ddl__hierarchical = {.name = "hierarchical",
                                                      .kinds = DDL__KIND(ALLREDUCE),
                                                      .fits = ddl__request_has_levels,
+                                                     .follows = follows,
                                                      .cost = cost,
                                                      .build = build};

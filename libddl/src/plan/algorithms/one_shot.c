@@ -32,18 +32,19 @@ static int64_t build(ddl__builder *builder)
     /* In place, the result may overwrite what was sent before the last peer has read it. */
     ddl__step publish = {
         .kind = DDL__PUBLISH, .stable = !request->in_place, .count = request->count};
-    ddl__step reduce = {.kind = DDL__REDUCE, .keep = 1, .finish = 1, .count = request->count};
+    ddl__step reduce = {.keep = 1, .finish = 1, .count = request->count};
     bool rooted = request->kind == DDL__REDUCE_TO_ROOT, is_root = request->rank == request->root;
     if (!rooted || !is_root)
         ddl__builder_add(builder, publish, ddl__no_ranks(),
                          rooted ? ddl__one_rank(request->root) : ddl__other_ranks(request));
     if (!rooted || is_root)
-        ddl__builder_add(builder, reduce, ddl__all_ranks(request), ddl__no_ranks());
+        ddl__builder_add_sum(builder, reduce, 0, NULL, ddl__all_ranks(request), ddl__no_ranks());
     return DDL__WAVES;
 }
 
 const ddl__algorithm_descriptor ddl__one_shot = {.name = "one-shot",
                                                  .kinds = DDL__KIND(ALLREDUCE) |
                                                           DDL__KIND(REDUCE_TO_ROOT),
+                                                 .follows = ddl__ranks_are_in_order,
                                                  .cost = cost,
                                                  .build = build};

@@ -1,241 +1,421 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ordered: the all-reduce whose order of additions is a tree over logical workers (order.h), so its
+/* Ordered: reductions whose order of additions is a tree over logical workers (order.h), so their
  * bits do not depend on the ranks.
  *
- * The shape is that of direct: every rank owns one share. It sends each other rank its parts of the
- * share that the other rank owns, packed into one span, folds its own share over the parts of all
- * ranks, and sends the result to all. A message that an all-reduce would do in one shot is done in
- * one shot here, too: every rank sends its parts to all others, and each folds the whole buffer.
+ * Every rank owns one share of the buffer; the hosts own equal shares. On each other host one rank
+ * is the share's agent: it adds the parts of its host's ranks as far as the tree allows, and sends
+ * these sums to the owner, packed into one span. The owner adds them and the parts of its own
+ * host's ranks. In an all-reduce the result returns the same way: from the owner to its host and to
+ * the agents, and from each agent to its host. In a reduction to a root, the owners send their
+ * results to the root.
  *
- * Over wires an all-reduce's own plan is used if it adds in the same order. These are trees,
- * halving and hierarchical, if the number of ranks is a power of two, each rank passes one part in
- * the order of the ranks, and the ranks are divided equally between hosts. Hierarchical then folds
- * each level.
+ * The ranks of a host are the agents of the other hosts' shares in turn. In each round every rank
+ * of the host is the agent of one share, so few spans are in flight in its memory. What the ranks
+ * of a host send each other is read in the same wave, so it is read in the order of sending. If all
+ * ranks share memory, each counts as a host, and there are no agents.
  *
- * Steps: 2; 1 in one shot. Messages: p - 1 from each rank in each step. Bytes: (F + 1) N (1 - 1/p)
- * from a rank with F parts, of which results are N (1 - 1/p); F N (p - 1) in one shot. */
+ * An all-reduce that would be done in one shot is done in one shot here, too: every rank sends its
+ * parts to all others, and each adds the whole buffer.
+ *
+ * Steps: 2 over wires and 2 within hosts; half of that in a reduce-scatter. Bytes: a host whose
+ * ranks have F parts together sends (F + 1) N (1 - 1/h) over its wire, without results
+ * F N (1 - 1/h). */
 #include <stdlib.h>
 
 #include "plan/builder.h"
+#include "plan/host_groups.h"
 
-enum { ALL, PACK }; /* the folds: of all parts to the result; of this rank's parts to one span */
+/* The folds: of all parts to the result; of this rank's parts to one span; of the parts of this
+ * host's ranks. */
+enum { ALL, PACK, HOST };
+
+/* Waves between sending over a wire and receiving: they hide its latency. */
+enum { WIRE_LAG = 3 };
+
+/* An addition. */
+typedef struct sum {
+    int *number;     /* by rank: the operand that contains its parts; -1: none */
+    uint32_t *ranks; /* the ranks that send the operands */
+    int n;
+} sum;
 
 typedef struct context {
     ddl__builder *builder;
-    const ddl__fold *all;
-    /* the ranks with parts, in the order of their first workers: the ranks of the spans of `all` */
-    uint32_t *bringers;
-    int n_bringers;
-    int own_parts, most_parts;
+    const ddl__request *request;
+    ddl__request hosts; /* the request, with a host for each rank if all share memory */
+    ddl__host_groups groups;
+    uint32_t *peers; /* the ranks of the other hosts, in the order in which their shares are sent */
+    int n_peers;
+    uint32_t *mates;    /* the other ranks of the host, from the next one on */
+    int n_mates, local; /* local: the index of this rank on its host */
+    uint32_t *targets;  /* of a result */
+    sum all, host;
+    int *parts; /* by rank: the number of its parts */
+    int most_parts;
+    int64_t piece;
+    uint32_t lag; /* waves between sending to another host and receiving */
 } context;
 
 static void cost(ddl__cost *c)
 {
-    for (int way = 0; way < 2; way++)
-        if (c->request->all_shared)
-            ddl__cost_add_memory(c, c->p - 1, 2 * c->n / c->p * (c->p - 1));
-        else
-            ddl__cost_add_direct(c, c->n / c->p, false);
+    double ways = c->request->kind == DDL__REDUCE_SCATTER ? 1 : 2;
+    double pieces = ddl__cost_segments(c, c->n / c->p);
+    double mates = c->request->all_shared ? c->p : c->x;
+    for (int way = 0; way < ways && mates > 1; way++)
+        ddl__cost_add_memory(c, (mates - 1) * pieces, 2 * c->n / mates * (mates - 1));
+    if (!c->request->all_shared)
+        ddl__cost_add_exchange(c, ways, c->h, c->n / c->x, pieces);
 }
 
-/* Number the ranks that pass parts. Return false if out of memory. */
-static bool find_bringers(context *o)
+static bool follows(const ddl__request *request)
 {
-    const ddl__request *request = o->builder->request;
-    const ddl__order *order = request->order;
-    int *number = calloc((size_t)request->size, sizeof *number); /* index + 1; 0: no parts */
-    int *members = malloc((size_t)order->workers * sizeof *members);
-    o->bringers = malloc((size_t)request->size * sizeof *o->bringers);
-    bool whole = number && members && o->bringers;
-    for (int v = 0; whole && v < order->workers; v++) {
-        int owner = order->members[v];
-        if (!number[owner]) {
-            o->bringers[o->n_bringers] = (uint32_t)owner;
-            number[owner] = ++o->n_bringers;
+    return request->order;
+}
+
+/* ------------------------------------------------------------------------------- shares, agents */
+
+static int host_of(const context *o, uint32_t rank)
+{
+    return ddl__host_of(&o->hosts, (int)rank);
+}
+
+/* Return the number of ranks on a host. */
+static int size_of(const context *o, int host)
+{
+    return (int)ddl__host_size(&o->groups, host);
+}
+
+/* Return the share of a rank: its block, or its part of its host's share. */
+static ddl__share share_of(const context *o, uint32_t rank)
+{
+    const ddl__request *request = o->request;
+    if (request->kind == DDL__REDUCE_SCATTER)
+        return ddl__share_of(request, (int)rank);
+    int host = host_of(o, rank);
+    ddl__share whole = {0, request->count};
+    ddl__share its = ddl__part_of(request, whole, o->groups.hosts, host);
+    return ddl__part_of(request, its, size_of(o, host), (int)o->groups.local[rank]);
+}
+
+/* Return the agent of this rank's share on another host. The host has the order of shares that
+ * list_peers describes. */
+static uint32_t agent_of(const context *o, int host)
+{
+    int before = o->local, hosts = o->groups.hosts;
+    for (int h = (host + 1) % hosts; h != o->groups.self; h = (h + 1) % hosts)
+        before += size_of(o, h);
+    return ddl__host_ranks(&o->groups, host)[before % size_of(o, host)];
+}
+
+/* List the ranks of the next host, then those of the one after it, and so on. */
+static void list_peers(context *o)
+{
+    int hosts = o->groups.hosts, own = o->groups.self;
+    for (int h = (own + 1) % hosts; h != own; h = (h + 1) % hosts)
+        for (int i = 0; i < size_of(o, h); i++)
+            o->peers[o->n_peers++] = ddl__host_ranks(&o->groups, h)[i];
+    o->local = (int)o->groups.local[o->request->rank];
+    for (int i = 1; i < size_of(o, own); i++)
+        o->mates[o->n_mates++] = ddl__host_ranks(&o->groups, own)[(o->local + i) % size_of(o, own)];
+}
+
+/* ---------------------------------------------------------------------------------------- sums */
+
+/* Number the operands in the order of their first workers: the ranks of this host, and with
+ * `agents` the other hosts. Make the fold. */
+static void number_operands(context *o, sum *s, int fold, bool agents)
+{
+    const ddl__order *order = o->request->order;
+    int own = o->groups.self, *of_host = calloc((size_t)o->groups.hosts, sizeof *of_host);
+    for (int r = 0; r < o->request->size; r++)
+        s->number[r] = -1;
+    for (int v = 0; of_host && v < order->workers; v++) {
+        uint32_t rank = (uint32_t)order->members[v];
+        int host = host_of(o, rank);
+        if (s->number[rank] >= 0 || (host != own && !agents))
+            continue;
+        if (host == own || !of_host[host]) {
+            s->ranks[s->n++] = host == own ? rank : agent_of(o, host);
+            of_host[host] = s->n;
         }
-        members[v] = number[owner] - 1;
+        s->number[rank] = of_host[host] - 1;
     }
-    if (whole)
-        o->all = o->builder->plan->folds[ALL] =
-            ddl__order_fold(&(ddl__order){order->workers, members}, o->n_bringers);
-    free(members);
-    free(number);
-    return o->all;
+    ddl__fold **made = &o->builder->plan->folds[fold];
+    if (of_host && s->n)
+        *made = ddl__sum_create(o->request, s->number, s->n);
+    o->builder->failed = o->builder->failed || !of_host || (s->n && !*made);
+    free(of_host);
 }
 
-static bool make_folds(context *o)
+static int most_parts(const ddl__fold *fold, int most)
 {
-    if (!find_bringers(o))
-        return false;
-    for (int i = 0; i < o->n_bringers; i++) {
-        int parts = o->all->first[i + 1] - o->all->first[i];
-        o->most_parts = parts > o->most_parts ? parts : o->most_parts;
-        if ((int)o->bringers[i] == o->builder->request->rank)
-            o->own_parts = parts;
+    for (int i = 0; fold && i < fold->spans; i++) {
+        int parts = fold->first[i + 1] - fold->first[i];
+        most = parts > most ? parts : most;
     }
-    ddl__fold **pack = &o->builder->plan->folds[PACK];
-    return o->own_parts < 2 || (*pack = ddl__order_pack(o->own_parts));
+    return most;
 }
 
-/* Return the elements of a piece. Its longest span holds all parts of a rank. */
+/* Count the parts of the ranks, and the most parts of any rank or host. */
+static void count_parts(context *o)
+{
+    const ddl__order *order = o->request->order;
+    ddl__fold *ranks = ddl__order_fold(order, o->request->size);
+    int *host = calloc((size_t)o->request->size, sizeof *host);
+    for (int r = 0; host && r < o->request->size; r++)
+        host[r] = host_of(o, (uint32_t)r);
+    ddl__fold *hosts = host ? ddl__sum_create(o->request, host, o->groups.hosts) : NULL;
+    o->most_parts = most_parts(hosts, most_parts(ranks, 1));
+    for (int r = 0; ranks && r < o->request->size; r++)
+        o->parts[r] = ranks->first[r + 1] - ranks->first[r];
+    o->builder->failed = o->builder->failed || !ranks || !hosts;
+    free(ranks);
+    free(hosts);
+    free(host);
+}
+
+static void make_folds(context *o)
+{
+    int own = o->parts[o->request->rank];
+    ddl__fold **pack = &o->builder->plan->folds[PACK];
+    number_operands(o, &o->all, ALL, true);
+    if (o->n_mates)
+        number_operands(o, &o->host, HOST, false);
+    if (own > 1 && !(*pack = ddl__order_pack(own)))
+        o->builder->failed = true;
+}
+
+/* Return the elements of a piece. Its longest span holds all parts of a rank or a host. */
 static int64_t choose_piece(const context *o, int64_t longest, int64_t spans)
 {
-    ddl__request cut = *o->builder->request;
+    ddl__request cut = *o->request;
     int64_t values = (int64_t)o->most_parts * cut.wide;
     int64_t bytes = ddl__cost_segment(&ddl__ordered, &cut) / values;
     cut.segment_bytes = bytes > 0 ? bytes : 1;
     return ddl__choose_segment(&cut, longest, spans * values);
 }
 
-/* Send this rank's parts of a share. A single part is sent without a copy if possible. */
-static void send_parts(const context *o, ddl__share share, int64_t piece, ddl__ranks targets)
+/* --------------------------------------------------------------------------------------- steps */
+
+static ddl__step step_over(const context *o, ddl__share share, uint32_t skew)
 {
-    int64_t wide = o->builder->request->wide;
+    return (ddl__step){.skew = skew,
+                       .src = share.start,
+                       .dst = share.start,
+                       .count = share.count,
+                       .piece = o->piece,
+                       .stride = o->piece};
+}
+
+/* Send this rank's parts of a share. A single part is sent without a copy if possible. */
+static void send_parts(const context *o, ddl__share share, uint32_t skew, ddl__ranks targets)
+{
+    int64_t wide = o->request->wide;
+    int parts = o->parts[o->request->rank];
     ddl__step publish = {.kind = DDL__PUBLISH,
                          .stable = 1,
+                         .skew = skew,
                          .src = share.start * wide,
                          .count = share.count * wide,
-                         .piece = piece * wide,
-                         .stride = piece * wide};
-    ddl__step pack = {.kind = DDL__FOLD,
-                      .fold = PACK,
-                      .src = share.start,
-                      .count = share.count,
-                      .piece = piece,
-                      .stride = piece};
-    if (o->own_parts == 1)
+                         .piece = o->piece * wide,
+                         .stride = o->piece * wide};
+    ddl__step pack = step_over(o, share, skew);
+    pack.kind = DDL__FOLD;
+    pack.fold = PACK;
+    if (parts == 1)
         ddl__builder_add(o->builder, publish, ddl__no_ranks(), targets);
-    for (int i = 0; i < targets.n && o->own_parts > 1; i++)
-        ddl__builder_add(o->builder, pack, ddl__one_rank(o->builder->request->rank),
+    for (int i = 0; i < targets.n && parts > 1; i++)
+        ddl__builder_add(o->builder, pack, ddl__one_rank(o->request->rank),
                          ddl__one_rank(targets.first + i));
 }
 
-/* Fold a share over the parts of all ranks. Two operands that are not narrowed, one of them this
- * rank's, are an ordinary reduction, which may run interleaved with other steps. */
-static void fold_share(const context *o, ddl__share share, int64_t piece, uint32_t skew,
+static void add_parts(const context *o, const sum *s, uint8_t fold, ddl__step step,
+                      ddl__ranks targets)
+{
+    ddl__builder_add_sum(o->builder, step, fold, s->number,
+                         ddl__listed_ranks(s->ranks, (uint32_t)s->n), targets);
+}
+
+/* Send the other hosts the sums of this host's parts of their shares. */
+static void send_to_peers(const context *o)
+{
+    int all = o->n_mates + 1;
+    for (int i = 0; i < o->n_peers && !o->n_mates; i++)
+        send_parts(o, share_of(o, o->peers[i]), 0, ddl__one_rank(o->peers[i]));
+    for (int at = 0; at < o->n_peers + all && o->host.n; at += all) {
+        for (int i = 1; i < all; i++) {
+            int other = at + (o->local + i) % all;
+            if (other < o->n_peers)
+                send_parts(o, share_of(o, o->peers[other]), 0, ddl__one_rank(o->mates[i - 1]));
+        }
+        /* the share of the round before, whose parts the others have sent */
+        int own = at - all + o->local;
+        if (own >= 0 && own < o->n_peers && at)
+            add_parts(o, &o->host, HOST, step_over(o, share_of(o, o->peers[own]), 0),
+                      ddl__one_rank(o->peers[own]));
+    }
+}
+
+/* List the ranks to which this rank sends its result. */
+static ddl__ranks list_targets(context *o)
+{
+    const ddl__request *request = o->request;
+    uint32_t n = 0;
+    if (request->kind == DDL__REDUCE_SCATTER)
+        return ddl__no_ranks();
+    if (request->kind == DDL__REDUCE_TO_ROOT)
+        return request->rank == request->root ? ddl__no_ranks() : ddl__one_rank(request->root);
+    for (int i = 0; i < o->n_mates; i++)
+        o->targets[n++] = o->mates[i];
+    for (int i = 1, hosts = o->groups.hosts; i < hosts; i++)
+        o->targets[n++] = agent_of(o, (o->groups.self + i) % hosts);
+    return ddl__listed_ranks(o->targets, n);
+}
+
+/* Add up this rank's share. */
+static void add_own_share(context *o)
+{
+    const ddl__request *request = o->request;
+    ddl__step step = step_over(o, share_of(o, (uint32_t)request->rank), o->lag);
+    for (int i = 0; i < o->n_mates; i++)
+        send_parts(o, share_of(o, o->mates[i]), o->lag, ddl__one_rank(o->mates[i]));
+    step.finish = 1;
+    step.keep = step.stable =
+        request->kind != DDL__REDUCE_TO_ROOT || request->rank == request->root;
+    if (request->kind == DDL__REDUCE_SCATTER && !request->in_place)
+        step.dst = 0;
+    add_parts(o, &o->all, ALL, step, list_targets(o));
+}
+
+static void take_share(const context *o, uint32_t owner, uint32_t from, uint32_t skew,
                        ddl__ranks targets)
 {
-    bool plain = o->own_parts && o->all->operands <= 2 && o->builder->request->wide == 1;
-    ddl__step fold = {.kind = plain ? DDL__REDUCE : DDL__FOLD,
-                      .fold = ALL,
-                      .keep = 1,
-                      .finish = 1,
-                      .stable = 1,
-                      .skew = skew,
-                      .src = share.start,
-                      .dst = share.start,
-                      .count = share.count,
-                      .piece = piece,
-                      .stride = piece};
-    ddl__builder_add(o->builder, fold, ddl__listed_ranks(o->bringers, (uint32_t)o->n_bringers),
-                     targets);
+    ddl__step take = step_over(o, share_of(o, owner), skew);
+    take.kind = DDL__TAKE;
+    take.stable = 1;
+    ddl__builder_add(o->builder, take, ddl__one_rank(from), targets);
 }
 
-static void add_one_shot(const context *o)
+/* Receive the results: from the owners on this host, as an agent, and from the other agents. */
+static void take_results(const context *o)
 {
-    const ddl__request *request = o->builder->request;
+    int all = o->n_mates + 1;
+    ddl__ranks mates =
+        o->n_mates ? ddl__listed_ranks(o->mates, (uint32_t)o->n_mates) : ddl__no_ranks();
+    for (int i = 0; i < o->n_mates; i++)
+        take_share(o, o->mates[i], o->mates[i], o->lag, ddl__no_ranks());
+    for (int at = 0; at < o->n_peers + all; at += all) {
+        int own = at + o->local;
+        if (own < o->n_peers)
+            take_share(o, o->peers[own], o->peers[own], 2 * o->lag, mates);
+        for (int i = 1; i < all && at; i++) { /* what the others have taken a round before */
+            int other = at - all + (o->local + i) % all;
+            if (other < o->n_peers)
+                take_share(o, o->peers[other], o->mates[i - 1], 2 * o->lag, ddl__no_ranks());
+        }
+    }
+}
+
+static void take_as_root(const context *o)
+{
+    for (int i = 0; i < o->n_mates; i++)
+        take_share(o, o->mates[i], o->mates[i], o->lag, ddl__no_ranks());
+    for (int i = 0; i < o->n_peers; i++)
+        take_share(o, o->peers[i], o->peers[i], 2 * o->lag, ddl__no_ranks());
+}
+
+static void add_shares(context *o)
+{
+    const ddl__request *request = o->request;
+    int64_t longest = 0;
+    for (int r = 0; r < request->size; r++) {
+        ddl__share share = share_of(o, (uint32_t)r);
+        longest = share.count > longest ? share.count : longest;
+    }
+    o->piece = choose_piece(o, longest, (int64_t)DDL__WAVES * request->size);
+    send_to_peers(o);
+    add_own_share(o);
+    if (request->kind == DDL__ALLREDUCE)
+        take_results(o);
+    if (request->kind == DDL__REDUCE_TO_ROOT && request->rank == request->root)
+        take_as_root(o);
+}
+
+static void add_one_shot(context *o)
+{
+    const ddl__request *request = o->request;
     ddl__share whole = {0, request->count};
     int spans = o->most_parts > 1 ? request->size : 1; /* several parts are packed for each peer */
-    int64_t piece = choose_piece(o, request->count, (int64_t)DDL__WAVES * spans);
-    send_parts(o, whole, piece, ddl__other_ranks(request));
-    fold_share(o, whole, piece, 0, ddl__no_ranks());
-    o->builder->plan->segment = piece;
+    o->piece = choose_piece(o, request->count, (int64_t)DDL__WAVES * spans);
+    ddl__step step = step_over(o, whole, 0);
+    step.finish = step.keep = 1;
+    send_parts(o, whole, 0, ddl__other_ranks(request));
+    add_parts(o, &o->all, ALL, step, ddl__no_ranks());
 }
 
-static void add_direct(const context *o)
-{
-    const ddl__request *request = o->builder->request;
-    ddl__share own = ddl__share_of(request, request->rank);
-    ddl__share longest = ddl__share_of(request, request->size - 1);
-    int64_t piece = choose_piece(o, longest.count, (int64_t)DDL__WAVES * request->size);
-    for (int i = 1; i < request->size; i++) {
-        int peer = ddl__rank_at(request, i);
-        send_parts(o, ddl__share_of(request, peer), piece, ddl__one_rank(peer));
-    }
-    fold_share(o, own, piece, 1, ddl__other_ranks(request));
-    for (int i = 1; i < request->size; i++) {
-        int peer = ddl__rank_at(request, i);
-        ddl__share share = ddl__share_of(request, peer);
-        ddl__step take = {.kind = DDL__TAKE,
-                          .skew = 2,
-                          .dst = share.start,
-                          .count = share.count,
-                          .piece = piece,
-                          .stride = piece};
-        ddl__builder_add_peer(o->builder, take, peer);
-    }
-    o->builder->plan->segment = piece;
-}
-
-/* Return true if an all-reduce of as many bytes is done in one shot. */
+/* Return true if an all-reduce of as many bytes is done in one shot. If each rank passes one part,
+ * one-shot is a choice of its own. */
 static bool is_short(const context *o)
 {
-    ddl__request plain = *o->builder->request;
-    plain.kind = DDL__ALLREDUCE;
+    ddl__request plain = *o->request;
+    if (plain.kind != DDL__ALLREDUCE || ddl__ranks_are_in_order(&plain))
+        return false;
     plain.order = NULL;
+    plain.by = DDL__ALGORITHM_NONE;
     plain.count *= o->most_parts * plain.wide;
     return ddl__algorithm_choose(&plain)->number == DDL__ALGORITHM_ONE_SHOT;
 }
 
-/* Return true if the number of hosts is a power of two, and each host has the same number of ranks,
- * a power of two, with consecutive numbers. The groups of all levels are then nodes of the tree
- * over the ranks. */
-static bool has_equal_hosts(const ddl__request *request)
+static bool allocate(context *o)
 {
-    const ddl__topology *t = request->topology;
-    if (request->size & (request->size - 1))
+    size_t size = (size_t)o->request->size;
+    o->parts = calloc(3 * size, sizeof *o->parts);
+    o->peers = calloc(5 * size, sizeof *o->peers);
+    if (!o->parts || !o->peers || !ddl__host_groups_create(&o->groups, &o->hosts))
         return false;
-    if (!t)
-        return true;
-    int hosts = t->groups[DDL__HOSTS];
-    bool equal = !(hosts & (hosts - 1)) && t->groups[DDL__RACKS] == 1 && !t->node;
-    for (int r = 0; equal && r < request->size; r++)
-        equal = ddl__topology_group(t, DDL__HOSTS, r) == r / (request->size / hosts);
-    return equal;
-}
-
-/* Return true if rank r passes the r-th of as many equal parts. */
-static bool has_equal_parts(const ddl__request *request)
-{
-    const ddl__order *order = request->order;
-    int block = order->workers / request->size;
-    for (int r = 0; r < request->size; r++) {
-        ddl__order_part part;
-        if (ddl__order_parts(order, r, &part, 1) != 1 || part.first != r * block ||
-            part.size != block)
-            return false;
-    }
+    o->all.number = o->parts + size;
+    o->host.number = o->all.number + size;
+    o->mates = o->peers + size;
+    o->targets = o->mates + size;
+    o->all.ranks = o->targets + size;
+    o->host.ranks = o->all.ranks + size;
     return true;
-}
-
-const ddl__request *ddl__ordered_resolve(const ddl__request *request, ddl__request *plain)
-{
-    if (!request->order || request->size == 1 || request->all_shared || request->wide != 1 ||
-        !has_equal_hosts(request) || !has_equal_parts(request))
-        return request;
-    *plain = *request;
-    plain->kind = DDL__ALLREDUCE;
-    ddl__algorithm chosen = ddl__algorithm_choose(plain)->number;
-    bool hosts_of_one = !ddl__request_has_hosts(request);
-    if (chosen == DDL__ALGORITHM_ONE_SHOT || (chosen == DDL__ALGORITHM_RING && hosts_of_one))
-        return request;
-    if (chosen == DDL__ALGORITHM_RING || (chosen == DDL__ALGORITHM_TREE && !hosts_of_one))
-        plain->by = DDL__ALGORITHM_HIERARCHICAL;
-    return plain;
 }
 
 static int64_t build(ddl__builder *builder)
 {
-    context o = {.builder = builder};
-    if (!make_folds(&o))
-        builder->failed = true;
-    else if (is_short(&o))
-        add_one_shot(&o);
-    else
-        add_direct(&o);
-    free(o.bringers);
+    const ddl__request *request = builder->request;
+    const ddl__topology *t = request->topology;
+    context o = {.builder = builder, .request = request, .hosts = *request};
+    bool is_flat = request->all_shared, one_shot;
+    o.lag = is_flat || (t && t->declared) ? 1 : WIRE_LAG;
+    o.hosts.topology = is_flat ? NULL : t;
+    builder->failed = !allocate(&o);
+    if (!builder->failed)
+        count_parts(&o);
+    one_shot = !builder->failed && is_short(&o);
+    if (one_shot) {
+        ddl__host_groups_destroy(&o.groups);
+        o.hosts.topology = NULL;
+        builder->failed = !ddl__host_groups_create(&o.groups, &o.hosts);
+    }
+    if (!builder->failed) {
+        list_peers(&o);
+        make_folds(&o);
+    }
+    if (!builder->failed)
+        one_shot ? add_one_shot(&o) : add_shares(&o);
+    builder->plan->segment = o.piece;
+    ddl__host_groups_destroy(&o.groups);
+    free(o.parts);
+    free(o.peers);
     return 1;
 }
 
 const ddl__algorithm_descriptor ddl__ordered = {
-    .name = "ordered", .kinds = DDL__KIND(ORDERED_ALLREDUCE), .cost = cost, .build = build};
+    .name = "ordered",
+    .kinds = DDL__KIND(ALLREDUCE) | DDL__KIND(REDUCE_SCATTER) | DDL__KIND(REDUCE_TO_ROOT),
+    .follows = follows,
+    .fits = follows,
+    .cost = cost,
+    .build = build};

@@ -23,6 +23,12 @@ enum {
     CHILDREN_MAX = 31
 };
 
+/* Return the position of a rank's host. */
+static int position_of(const ddl__request *request, int hosts, int root, int rank)
+{
+    return (ddl__host_of(request, rank) - ddl__host_of(request, root) + hosts) % hosts;
+}
+
 static void cost(ddl__cost *c)
 {
     double ways = c->request->kind == DDL__ALLREDUCE ? 2 : 1, levels = ddl__cost_log2(c->h);
@@ -33,6 +39,23 @@ static void cost(ddl__cost *c)
     ddl__cost_add_leaders(c, ways);
 }
 
+/* Return true if each sum of the tree is over a subtree of the order's workers: those of the hosts
+ * at the positions from a multiple of a power of two on, up to the next. */
+static bool follows(const ddl__request *request)
+{
+    int root = request->kind == DDL__ALLREDUCE ? 0 : request->root;
+    int hosts = request->topology ? request->topology->groups[DDL__HOSTS] : request->size;
+    int *group = malloc((size_t)request->size * sizeof *group);
+    bool follows = group && ddl__ranks_are_in_order(request);
+    for (int shift = 0; follows && (hosts - 1) >> shift; shift++) {
+        for (int r = 0; r < request->size; r++)
+            group[r] = position_of(request, hosts, root, r) >> shift;
+        follows = ddl__groups_are_subtrees(request, group, ((hosts - 1) >> shift) + 1);
+    }
+    free(group);
+    return follows;
+}
+
 /* The role of a rank in the tree. */
 typedef struct node {
     uint32_t leader, parent; /* leader of its host; parent of that leader */
@@ -40,15 +63,33 @@ typedef struct node {
     /* ranks whose operands a leader reduces; ranks to which it sends the result */
     uint32_t *sources, *targets;
     uint32_t n_sources, n_targets;
+    int *number; /* by rank: the source whose operand contains the rank's; -1: none */
 } node;
+
+/* Number the sources: the ranks of the host, then the children, of which child j has the positions
+ * from 2^j behind this one on. */
+static void number_sources(const ddl__request *request, const ddl__host_groups *groups, int root,
+                           int position, int *number)
+{
+    int hosts = groups->hosts, own = (int)ddl__host_size(groups, groups->self);
+    for (int r = 0; r < request->size; r++) {
+        int behind = position_of(request, hosts, root, r) - position, child = 0;
+        bool below = behind >= 0 && (!position || behind < (position & -position));
+        while (below && behind >> (child + 1))
+            child++;
+        number[r] = !below ? -1 : behind ? own + child : (int)groups->local[r];
+    }
+}
 
 static bool find_node(const ddl__request *request, node *n)
 {
     int root = request->kind == DDL__ALLREDUCE ? 0 : request->root;
     size_t room = (size_t)request->size + CHILDREN_MAX;
     ddl__host_groups groups;
-    *n = (node){.sources = calloc(2 * room, sizeof *n->sources), .is_root = request->rank == root};
-    if (ddl__host_groups_create(&groups, request) && n->sources) {
+    *n = (node){.sources = calloc(2 * room, sizeof *n->sources),
+                .is_root = request->rank == root,
+                .number = calloc((size_t)request->size, sizeof *n->number)};
+    if (ddl__host_groups_create(&groups, request) && n->sources && n->number) {
         int hosts = groups.hosts, own = groups.self, root_host = ddl__host_of(request, root);
         int position = (own - root_host + hosts) % hosts;
         int parent = (root_host + (position & (position - 1))) % hosts;
@@ -59,6 +100,8 @@ static bool find_node(const ddl__request *request, node *n)
         for (int d = 1; !(position & d) && position + d < hosts; d *= 2)
             n->sources[n->n_sources++] =
                 ddl__host_leader(&groups, request, (own + d) % hosts, root);
+        if (request->order)
+            number_sources(request, &groups, root, position, n->number);
         /* The child with the longest way to its leaves first, the ranks of the host last. */
         n->targets = n->sources + room;
         for (uint32_t i = n->n_sources; i-- > 0;)
@@ -82,11 +125,13 @@ static void add_reduction(ddl__builder *builder, const node *n, bool returns)
     }
     ddl__ranks results = returns ? ddl__listed_ranks(n->targets, n->n_targets) : ddl__no_ranks();
     bool is_leaf = n->n_sources == 1 && !n->is_root;
-    step.kind = is_leaf ? DDL__PUBLISH : DDL__REDUCE;
+    ddl__ranks targets = n->is_root ? results : ddl__one_rank(n->parent);
     step.keep = step.finish = n->is_root;
     step.stable = is_leaf || n->is_root; /* other ranks may have no buffer to keep a sum */
-    ddl__builder_add(builder, step, is_leaf ? ddl__no_ranks() : sources,
-                     n->is_root ? results : ddl__one_rank(n->parent));
+    if (is_leaf)
+        ddl__builder_add(builder, step, ddl__no_ranks(), targets);
+    else
+        ddl__builder_add_sum(builder, step, 0, n->number, sources, targets);
 }
 
 /* Receive the result and forward it. In place it overwrites what was sent, from which it was
@@ -116,11 +161,13 @@ static int64_t build(ddl__builder *builder)
     if (returns && !n.is_root)
         add_result(builder, &n, reduces ? LAG : 0);
     free(n.sources);
+    free(n.number);
     return reduces && returns ? 2 * (LAG + 1) : DDL__WAVES;
 }
 
 const ddl__algorithm_descriptor ddl__tree = {.name = "tree",
                                              .kinds = DDL__KIND(ALLREDUCE) | DDL__ROOTED_KINDS,
                                              .fits = ddl__request_has_wires,
+                                             .follows = follows,
                                              .cost = cost,
                                              .build = build};

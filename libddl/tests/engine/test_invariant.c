@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_invariant.c - DDL_INVARIANT=size on the links named by the argument: an all-reduce, a reduce
+ * and a reduce-scatter of floats have the bits of the tree over the ranks, whatever the size, the
+ * slicing, the group, the name and the algorithm. The reference adds two operands at a time.
+ *
+ * A second argument is the number of elements of the longest message. */
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "fp_modes.h"
+#include "ranks.h"
+#include "reduce/reduce.h"
+
+enum { RANKS = 8, ELEMENTS = SANITIZED ? 6000 : 70000, BYTES = 16 };
+
+static const ddl_dtype dtypes[] = {DDL_F32, DDL_F16,     DDL_BF16,    DDL_F64,
+                                   DDL_C64, DDL_F8_E4M3, DDL_F8_E5M2, DDL_C128};
+enum { TYPES = sizeof dtypes / sizeof *dtypes };
+static const ddl_op ops[] = {DDL_SUM, DDL_AVERAGE, DDL_MIN, DDL_MAX, DDL_PRODUCT};
+
+static int64_t elements = ELEMENTS;
+static char *inputs[RANKS]; /* of one dtype at a time */
+static char *expected;
+static pthread_barrier_t turns;
+
+static void combine(ddl_dtype dtype, ddl_op op, void *to, const void *a, const void *b, int64_t n,
+                    int64_t divisor)
+{
+    const void *const both[] = {a, b};
+    ddl__kernels_best()->reduce[dtype][op](to, both, 2, (size_t)n, divisor);
+}
+
+/* Compute the tree's result over ranks [first, first + n). `root`: the last step of an average. */
+static void tree(ddl_dtype dtype, ddl_op op, int first, int n, bool root, int size, char *to)
+{
+    size_t bytes = (size_t)elements * types[dtype].size;
+    if (n == 1) {
+        memcpy(to, inputs[first], bytes);
+        return;
+    }
+    int half = 1;
+    while (2 * half < n)
+        half *= 2;
+    char *right = malloc(bytes);
+    tree(dtype, op, first, half, false, size, to);
+    tree(dtype, op, first + half, n - half, false, size, right);
+    combine(dtype, op == DDL_AVERAGE && !root ? DDL_SUM : op, to, to, right, elements, size);
+    free(right);
+}
+
+static void check(const char *what, const char *got, int64_t first, int64_t count, ddl_dtype dtype,
+                  ddl_op op, int size)
+{
+    size_t element = types[dtype].size;
+    const char *want = expected + (size_t)first * element;
+    for (int64_t i = 0; i < count; i++)
+        CHECK(!memcmp(got + (size_t)i * element, want + (size_t)i * element, element),
+              "%s of %s, op %d, %d ranks, elements %lld + %lld: element %lld differs", what,
+              types[dtype].name, (int)op, size, (long long)first, (long long)count, (long long)i);
+}
+
+/* All-reduce a slice of the inputs: single, in place, in a group of small ones, or by a name. */
+static void check_slice(ddl_comm *comm, ddl_dtype dtype, ddl_op op, int64_t first, int64_t count,
+                        unsigned way, char *memory)
+{
+    size_t element = types[dtype].size;
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    const char *in = inputs[rank] + (size_t)first * element;
+    ddl_options options = {.struct_size = sizeof options, .name = way == 2 ? "slice" : NULL};
+    ddl_group *group;
+    if (way == 1)
+        memcpy(memory, in, (size_t)count * element);
+    if (way != 3) {
+        OK(ddl_allreduce(comm, way == 1 ? memory : in, memory, count, dtype, op, &options, NULL));
+    } else {
+        int64_t half = count / 2;
+        OK(ddl_group_create(comm, &group));
+        options.group = group;
+        OK(ddl_allreduce(comm, in, memory, half, dtype, op, &options, NULL));
+        OK(ddl_allreduce(comm, in + (size_t)half * element, memory + (size_t)half * element,
+                         count - half, dtype, op, &options, NULL));
+        OK(ddl_group_submit(group, NULL, NULL));
+        ddl_group_destroy(group);
+    }
+    check(way == 1   ? "all-reduce in place"
+          : way == 2 ? "named all-reduce"
+          : way == 3 ? "group"
+                     : "all-reduce",
+          memory, first, count, dtype, op, size);
+}
+
+static void check_others(ddl_comm *comm, ddl_dtype dtype, ddl_op op, int64_t count, char *memory)
+{
+    size_t element = types[dtype].size;
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), root = (int)(count % size);
+    OK(ddl_reduce(comm, inputs[rank], memory, count, dtype, op, root, NULL, NULL));
+    if (rank == root)
+        check("reduce", memory, 0, count, dtype, op, size);
+    int64_t block = count / size, counts[RANKS], start = 0;
+    OK(ddl_reduce_scatter(comm, inputs[rank], memory, block, dtype, op, NULL, NULL));
+    check("reduce-scatter", memory, rank * block, block, dtype, op, size);
+    memcpy(memory, inputs[rank], (size_t)(block * size) * element);
+    OK(ddl_reduce_scatter(comm, NULL, memory, block, dtype, op, NULL, NULL));
+    check("reduce-scatter in place", memory + (size_t)(rank * block) * element, rank * block, block,
+          dtype, op, size);
+    for (int r = 0; r < size; r++)
+        counts[r] = r == 1 ? 0 : (r + 1) * (count / size / size);
+    for (int r = 0; r < rank; r++)
+        start += counts[r];
+    OK(ddl_reduce_scatterv(comm, inputs[rank], memory, counts, dtype, op, NULL, NULL));
+    check("reduce-scatter of uneven blocks", memory, start, counts[rank], dtype, op, size);
+}
+
+static void fill(ddl_dtype dtype, ddl_op op, int size)
+{
+    for (int r = 0; r < size; r++)
+        fill_mixed(dtype, inputs[r], (size_t)elements);
+    tree(dtype, op, 0, size, true, size, expected);
+}
+
+static void all_cases(ddl_comm *comm, void *unused)
+{
+    const int64_t lengths[] = {0, 1, 7, 300, 2500, 9000, elements};
+    char *memory = malloc((size_t)elements * BYTES);
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    unsigned way = 0;
+    (void)unused;
+    CHECK(!comm->order == (size == 1), "the setting has no effect");
+    if (rank % 2)
+        ddl__fp_set(MODE_FLUSH_UP);
+    for (int d = 0; d < TYPES; d++)
+        for (size_t o = 0; o < sizeof ops / sizeof *ops; o++) {
+            if (types[dtypes[d]].kind == COMPLEX && ops[o] > DDL_AVERAGE)
+                continue;
+            pthread_barrier_wait(&turns);
+            if (rank == 0)
+                fill(dtypes[d], ops[o], size);
+            pthread_barrier_wait(&turns);
+            for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++, way++) {
+                if (lengths[l] > elements || (lengths[l] == elements && o > 1))
+                    continue; /* other ops have the same plans as sums */
+                check_slice(comm, dtypes[d], ops[o], (elements - lengths[l]) / 3, lengths[l],
+                            way % 4, memory);
+                check_others(comm, dtypes[d], ops[o], lengths[l], memory);
+            }
+        }
+    ddl__fp_set(DDL__FP_STANDARD);
+    free(memory);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        uint32_t links;
+    } kinds[] = {{"inproc", DDL_LINK_INPROC}, {"shm", DDL_LINK_SHM},
+                 {"tcp", DDL_LINK_TCP},       {"mixed", LINKS_MIXED},
+                 {"hosts", LINKS_HOSTS},      {"interleaved", LINKS_INTERLEAVED}};
+    if (argc > 2)
+        elements = atoll(argv[2]);
+    setenv("DDL_INVARIANT", "size", 1);
+    expected = malloc((size_t)elements * BYTES);
+    for (int r = 0; r < RANKS; r++)
+        inputs[r] = malloc((size_t)elements * BYTES);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (argc >= 2 && !strcmp(argv[1], kinds[i].name))
+            for (int size = 1; size <= (SANITIZED ? 4 : RANKS); size++) {
+                pthread_barrier_init(&turns, NULL, (unsigned)size);
+                run_ranks(size, kinds[i].links, all_cases, NULL);
+                pthread_barrier_destroy(&turns);
+            }
+    for (int r = 0; r < RANKS; r++)
+        free(inputs[r]);
+    free(expected);
+    return 0;
+}

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Invariant sums from Python: the settings, the helper for parts, and ordered reduce-scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import join, together
+
+from ddl_core import Comm, Config, Endpoint, add
+from ddl_core.errors import InvalidArgument
+
+pytestmark = pytest.mark.pure
+
+Array = np.ndarray[Any, Any]
+WORKERS = 8
+COUNT = 999
+
+
+def operand(worker: int) -> Array:
+    random = np.random.default_rng(worker)
+    values = random.standard_normal(COUNT) * 10.0 ** random.integers(-6, 7, COUNT)
+    return values.astype("f")
+
+
+def tree(first: int, size: int) -> Array:
+    if size == 1:
+        return operand(first)
+    half = 1 << (size - 1).bit_length() - 1
+    left, right = tree(first, half), tree(first + half, size - half)
+    return add(np.empty_like(left), left, right)
+
+
+def comms(size: int, config: Config) -> Iterator[Sequence[Comm]]:
+    endpoints = [Endpoint() for _ in range(size)]
+    made = join(endpoints, config)
+    yield made
+    for closing in (*made, *endpoints):
+        closing.close()
+
+
+@pytest.fixture(params=[1, 2, 3, 5])
+def by_size(request: pytest.FixtureRequest) -> Iterator[Sequence[Comm]]:
+    yield from comms(request.param, Config(invariant="size", links=["tcp"]))
+
+
+@pytest.fixture(params=[1, 2, 3, 5])
+def by_ranks(request: pytest.FixtureRequest) -> Iterator[Sequence[Comm]]:
+    yield from comms(request.param, Config(invariant=f"ranks:{WORKERS}"))
+
+
+def test_size_has_the_bits_of_the_tree_in_any_slices(by_size: Sequence[Comm]) -> None:
+    size = len(by_size)
+
+    def run(rank: int) -> list[bytes]:
+        results = []
+        for pieces in (1, 3, 37):
+            whole = operand(rank)
+            for piece in np.split(whole, pieces):
+                by_size[rank].allreduce(piece)
+            results.append(whole.tobytes())
+        return results
+
+    for results in together(run, size):
+        assert results == [tree(0, size).tobytes()] * 3
+
+
+def test_workers_have_the_same_bits_on_any_ranks(by_ranks: Sequence[Comm]) -> None:
+    size = len(by_ranks)
+
+    def run(rank: int) -> tuple[bytes, bytes, bytes]:
+        comm = by_ranks[rank]
+        order = comm.order(WORKERS)
+        own = range(rank * WORKERS // size, (rank + 1) * WORKERS // size)
+        parts = order.sums(rank, np.stack([operand(v) for v in own]))
+        total = comm.allreduce_ordered(order, parts, np.empty(COUNT, "f"))
+        counts = [COUNT // size] * (size - 1) + [COUNT - COUNT // size * (size - 1)]
+        block = np.empty(counts[rank], "f")
+        comm.reduce_scatter_ordered(order, parts, block, counts=counts)
+        even = [part[: COUNT // size * size] for part in parts]
+        equal = comm.reduce_scatter_ordered(order, even, np.empty(COUNT // size, "f"))
+        return total.tobytes(), block.tobytes(), equal.tobytes()
+
+    expected, each = tree(0, WORKERS), COUNT // size
+    for rank, (total, block, equal) in enumerate(together(run, size)):
+        end = COUNT if rank == size - 1 else (rank + 1) * each
+        assert total == expected.tobytes()
+        assert block == expected[rank * each : end].tobytes()
+        assert equal == expected[rank * each : (rank + 1) * each].tobytes()
+
+
+def test_plain_operand_under_ranks_names_the_call(by_ranks: Sequence[Comm]) -> None:
+    for comm in by_ranks:
+        with pytest.raises(InvalidArgument, match=r"ranks:8.*allreduce_ordered"):
+            comm.allreduce(np.ones(3, "f"))
+        with pytest.raises(InvalidArgument, match="but rank 0 has"):
+            comm.order(WORKERS).sums(0, np.ones((9, 3), "f"))
+
+
+@pytest.mark.parametrize("value", ["ranks", "ranks:0", "ranks:4097", "ranks:x", "sizes"])
+def test_unknown_setting_is_refused(value: str) -> None:
+    with pytest.raises(InvalidArgument, match="invariant"):
+        Config(invariant=value).fields()
