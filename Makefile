@@ -17,7 +17,7 @@ usable := import sys, os, sysconfig, venv, ensurepip; \
 find_python = $(shell for p in python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10; do \
   $$p -c '$(usable)' >/dev/null 2>&1 && echo $$p && break; done)
 
-pip = $(VENV)/bin/python -m pip --disable-pip-version-check $(if $(CI),-q)
+pip = MAKEFLAGS= CMAKE_BUILD_PARALLEL_LEVEL=$(shell nproc) $(VENV)/bin/python -m pip --disable-pip-version-check $(if $(CI),-q)
 # What the installed package is built from: it is built again when one of these changed.
 package := pyproject.toml libddl/CMakeLists.txt libddl/libddl.map $(shell find libddl/src libddl/include \
   libddl/cmake ddl ddl_core ddl_launch ddl_elastic ddl_scheduler adapters -type f -not -name '*.pyc' 2>/dev/null)
@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-asan \
+.PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-asan \
   test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -64,8 +64,13 @@ bench-jax: ## measure JAX's training steps and calls; on an idle machine
 bench-tensorflow: ## measure TensorFlow's training steps and all-reduces; on an idle machine
 	$(VENV)/bin/python -m bench training --framework tensorflow $(TRAINING)
 
-test: $(VENV)/test.stamp ## install into .venv, and run every test and linter
+test: ## install into .venv, and run every test and linter
+	@$(MAKE) --no-print-directory -j2 $(VENV)/test.stamp build-c-tests
 	@$(stages)
+
+# While pip installs. What fails here fails again among the stages.
+build-c-tests:
+	@$(stages_without_venv) c-build asan-build >/dev/null || true
 
 test-c: ## test the C library, optimised and without a sanitizer
 	@$(stages_without_venv) c

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the project's checks, stage by stage, and sum them up.
 
-    python tests/run_all.py            all stages of `make test`
+    python tests/run_all.py            all stages of `make test`, two at a time where they allow it
     python tests/run_all.py c asan     only these
     python tests/run_all.py --quick    those of `make check`, two at a time
     python tests/run_all.py --list     what there is
@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,13 +32,19 @@ LOGS = ROOT / "build" / "logs"
 BIN = Path(sys.prefix) / "bin"
 SHOWN_LINES = 150
 SKIPPED = 77  # the exit code of a check that cannot run here
-# `make check`: the stages of a lane run one after the other, and the lanes at the same time.
+# The stages of a lane run one after the other, and the lanes at the same time. `make check`:
 QUICK = (
     ("c-quick", "py-quick"),
     (
         *("layers", "spdx", "words", "commits", "spelling"),
         *("ruff", "mypy", "clang-format", "shellcheck"),
     ),
+)
+# `make test`: the second lane runs in the time that the Python tests leave. The other stages follow
+# alone, since their ranks keep all cores busy or have short limits.
+BESIDE = (
+    ("py",),
+    (*QUICK[1], "c-build", "asan-build", "tsan-build", "fuzz-build", "docs", "arm64"),
 )
 PURE = "pytestmark = pytest.mark.pure"  # in a file of tests that py-quick runs
 
@@ -180,6 +186,11 @@ def c_tests(
     ]
 
 
+def only_built(sample: Stage) -> Stage:
+    """Return the stage that runs the commands of a sample but its last one, the tests."""
+    return Stage(f"{sample.what}, built", sample.commands[:-1], named=True)
+
+
 def fixed_addresses() -> list[str]:
     """GCC 12's TSan cannot start where the kernel randomizes mappings over many bits ("unexpected
     memory mapping"), so its programs run without randomization where that is permitted."""
@@ -226,6 +237,7 @@ def stages() -> dict[str, Stage]:
     workers = ["--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist=loadfile"]
     pytest = [tool("pytest"), "-q", *workers, "--no-loadscope-reorder"]
     site = ["-c", "docs/site", "docs", "build/docs"]
+    c_sample = Stage("C tests, Release, a sample", c_tests("release", sample=True), count_ctest)
     return {
         "layers": Stage("who includes whom", [[python, "tests/check_layers.py"]]),
         "spdx": Stage("each source names its licence", [[python, "tests/check_spdx.py"]]),
@@ -261,9 +273,11 @@ def stages() -> dict[str, Stage]:
         "c": Stage("C tests, Release", c_tests("release"), count_ctest, named=True),
         "asan": asan(),
         "tsan": tsan(),
-        "c-sample": Stage(
-            "C tests, Release, a sample", c_tests("release", sample=True), count_ctest
-        ),
+        "c-build": only_built(c_sample),
+        "asan-build": only_built(asan(sample=True)),
+        "tsan-build": only_built(tsan(sample=True)),
+        "fuzz-build": Stage("fuzzers, built", [[python, "tests/fuzz.py", "--build"]], named=True),
+        "c-sample": c_sample,
         "asan-sample": asan(sample=True),
         "tsan-sample": tsan(sample=True),
         "fuzz": Stage(
@@ -298,6 +312,20 @@ def stages() -> dict[str, Stage]:
     }
 
 
+interrupted = threading.Event()  # the main thread was, while stages run at the same time
+
+
+def wait(process: subprocess.Popen[bytes], deadline: float) -> int:
+    """Return the exit code. Raises TimeoutExpired after the deadline."""
+    while not interrupted.is_set():
+        try:
+            return process.wait(min(1.0, max(0.01, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                raise
+    raise KeyboardInterrupt
+
+
 def run(name: str, stage: Stage) -> tuple[Count, str]:
     """Run one stage, and return its count and its output."""
     LOGS.mkdir(parents=True, exist_ok=True)
@@ -328,7 +356,7 @@ def run(name: str, stage: Stage) -> tuple[Count, str]:
                 code = 127
                 break
             try:
-                code = process.wait(max(1.0, deadline - time.monotonic()))
+                code = wait(process, deadline)
             except BaseException as error:  # also when the user interrupts: leave nothing behind
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -377,6 +405,31 @@ def show(name: str, stage: Stage, shown: threading.Lock | None = None) -> Count:
     return count
 
 
+def run_lanes(
+    lanes: Sequence[Sequence[str]], everything: dict[str, Stage], prefix: Sequence[str] = ()
+) -> list[Count]:
+    """Run lanes of stages at the same time, and return the counts.
+
+    prefix  what precedes each command of all lanes but the first
+    """
+    shown = threading.Lock()
+
+    def run_lane(lane: Sequence[str]) -> list[Count]:
+        before = () if lane is lanes[0] else prefix
+        counts = []
+        for name in lane:
+            commands = [[*before, *command] for command in everything[name].commands]
+            counts.append(show(name, replace(everything[name], commands=commands), shown))
+        return counts
+
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        try:
+            return [count for lane in pool.map(run_lane, lanes) for count in lane]
+        except BaseException:
+            interrupted.set()
+            raise
+
+
 def main(names: list[str]) -> int:
     everything = stages()
     if names == ["--list"]:
@@ -384,15 +437,16 @@ def main(names: list[str]) -> int:
             print(f"{name:13} {stage.what}{', when named' if stage.named else ''}")
         return 0
     if names == ["--quick"]:
-        shown = threading.Lock()
-        with ThreadPoolExecutor(len(QUICK)) as pool:
-            lanes = pool.map(lambda lane: [show(n, everything[n], shown) for n in lane], QUICK)
-        counts = [count for lane in lanes for count in lane]
+        counts = run_lanes(QUICK, everything)
+    elif not names:
+        counts = run_lanes(BESIDE, everything, ["nice", "-n", "15"])
+        done = {name for lane in BESIDE for name in lane}
+        alone = [name for name, stage in everything.items() if not stage.named and name not in done]
+        counts += [show(name, everything[name]) for name in alone]
     else:
         if unknown := [name for name in names if name not in everything]:
             print(f"no such stage: {', '.join(unknown)}; there is: {', '.join(everything)}")
             return 2
-        names = names or [name for name, stage in everything.items() if not stage.named]
         counts = [show(name, everything[name]) for name in names]
     passed, failed = sum(count.passed for count in counts), sum(count.failed for count in counts)
     if skipped := sum(count.skipped for count in counts):

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import conftest
 import pytest
 import run_all
 from run_all import Count, Stage, count_ctest, count_pytest
+from waits import wait_until
 
 RESULTS = """\
 Test project /some/where
@@ -88,9 +91,14 @@ FAILED tests/a.py::test_two - worker 'gw1' crashed while running 'tests/a.py::te
     )
 
 
+@pytest.mark.parametrize("lanes", [(("first",), ("absent",)), (("absent",), ("first", "next"))])
 @pytest.mark.parametrize("code", [0, 1, 77])
 def test_failed_stage_fails_the_run_and_not_the_next_stage(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    code: int,
+    lanes: tuple[tuple[str, ...], ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     everything = {
         "first": Stage("ends with a code", [["sh", "-c", f"exit {code}"]]),
@@ -99,6 +107,7 @@ def test_failed_stage_fails_the_run_and_not_the_next_stage(
     }
     monkeypatch.setattr(run_all, "LOGS", tmp_path)
     monkeypatch.setattr(run_all, "stages", lambda: everything)
+    monkeypatch.setattr(run_all, "BESIDE", lanes)
     assert run_all.main([]) == (code == 1)
     last = capsys.readouterr().out.splitlines()[-2:]
     passed, failed, skipped = 1 + (code == 0), int(code == 1), 1 + (code == 77)
@@ -132,7 +141,9 @@ def test_pure_test_that_starts_a_process_fails(monkeypatch: pytest.MonkeyPatch) 
 def test_quick_stages_are_there_and_run_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert {name for lane in run_all.QUICK for name in lane} <= set(run_all.stages())
+    assert {name for lane in run_all.QUICK + run_all.BESIDE for name in lane} <= set(
+        run_all.stages()
+    )
     everything = {name: Stage("passes", [["true"]]) for lane in run_all.QUICK for name in lane}
     everything["mypy"] = Stage("fails", [["false"]])
     monkeypatch.setattr(run_all, "LOGS", tmp_path)
@@ -141,3 +152,24 @@ def test_quick_stages_are_there_and_run_at_the_same_time(
     shown = capsys.readouterr().out
     assert f"{len(everything) - 1} passed, 1 failed" in shown
     assert "tests/run_all.py mypy" in shown
+
+
+INTERRUPTED = """
+import pathlib, sys, run_all
+run_all.LOGS = pathlib.Path(sys.argv[1])
+waits = ["sh", "-c", "sleep 300 & echo $! >$0.new; mv $0.new $0; wait"]
+everything = {name: run_all.Stage("waits", [[*waits, sys.argv[1] + "/" + name]]) for name in "abc"}
+run_all.run_lanes([["a", "c"], ["b"]], everything)
+"""
+
+
+def test_interrupt_ends_stages_that_run_at_the_same_time(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT / "tests", start_new_session=True)
+    wait_until(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == -signal.SIGINT
+    for name in "ab":
+        started = int((tmp_path / name).read_text())
+        wait_until(lambda pid=started: not Path(f"/proc/{pid}").exists())
+    assert not (tmp_path / "c").exists()
