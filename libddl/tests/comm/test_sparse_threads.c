@@ -8,7 +8,7 @@
 #include "check.h"
 #include "ddl/ddl.h"
 
-enum { SIZE = 36, ODD = 9, MISSING = 13, WORDS = 500, LARGE = 64 << 10 };
+enum { SIZE = 36, ODD = 9, MISSING = 13, WORDS = 500, LARGE = (SANITIZED ? 8 : 64) << 10 };
 
 #define OK(call)                                                                                   \
     do {                                                                                           \

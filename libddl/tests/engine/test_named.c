@@ -415,7 +415,7 @@ int main(void)
                                      aborted,        ordered_twice, behind_messages};
     for (unsigned l = SANITIZED; l < 4; l++) /* inproc uses the code of shm */
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
-            for (int size = 1; size <= 4; size++)
+            for (int size = 1; size <= 4; size += 1 + (SANITIZED && size == 2))
                 run_ranks(size, links[l], tests[t], NULL);
     return 0;
 }
