@@ -46,6 +46,7 @@ BESIDE = (
     ("py",),
     (*QUICK[1], "c-build", "asan-build", "tsan-build", "fuzz-build", "docs", "arm64"),
 )
+PY_LIMIT = 2700  # seconds for py, and for what is built beside it
 PURE = "pytestmark = pytest.mark.pure"  # in a file of tests that py-quick runs
 
 
@@ -188,7 +189,8 @@ def c_tests(
 
 def only_built(sample: Stage) -> Stage:
     """Return the stage that runs the commands of a sample but its last one, the tests."""
-    return Stage(f"{sample.what}, built", sample.commands[:-1], named=True)
+    what = sample.what.replace("a sample", "built")
+    return Stage(what, sample.commands[:-1], limit=PY_LIMIT, named=True)
 
 
 def fixed_addresses() -> list[str]:
@@ -276,7 +278,12 @@ def stages() -> dict[str, Stage]:
         "c-build": only_built(c_sample),
         "asan-build": only_built(asan(sample=True)),
         "tsan-build": only_built(tsan(sample=True)),
-        "fuzz-build": Stage("fuzzers, built", [[python, "tests/fuzz.py", "--build"]], named=True),
+        "fuzz-build": Stage(
+            "fuzzers, built",
+            [[python, "tests/fuzz.py", "--build"]],
+            limit=PY_LIMIT,
+            named=True,
+        ),
         "c-sample": c_sample,
         "asan-sample": asan(sample=True),
         "tsan-sample": tsan(sample=True),
@@ -299,7 +306,7 @@ def stages() -> dict[str, Stage]:
             "pytest",
             [[*pytest, "--durations=10", "tests"]],
             count_pytest,
-            limit=2700,
+            limit=PY_LIMIT,
         ),
         "docs": Stage(
             "the site, without a warning",
@@ -439,7 +446,7 @@ def main(names: list[str]) -> int:
     if names == ["--quick"]:
         counts = run_lanes(QUICK, everything)
     elif not names:
-        counts = run_lanes(BESIDE, everything, ["nice", "-n", "15"])
+        counts = run_lanes(BESIDE, everything, ["nice", "-n", "5"])
         done = {name for lane in BESIDE for name in lane}
         alone = [name for name, stage in everything.items() if not stage.named and name not in done]
         counts += [show(name, everything[name]) for name in alone]

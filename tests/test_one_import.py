@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +14,12 @@ import adapter_list
 import pytest
 
 PACKAGES = ["core", "launch", "elastic", *adapter_list.ADAPTERS]
-# Each module of a package by both names, once with this name first and once with the other.
+FRAMEWORKS = sorted({name for each in adapter_list.ADAPTERS.values() for name in each.imports})
+ORDERS = ["ddl.", "ddl_"]
+# Each module of a package by both names, once with this name first and once with the other, each
+# time in a child of a process that has imported the frameworks.
 SAME = """
-import importlib, pkgutil, sys
+import importlib, os, pkgutil, sys, traceback
 
 def load(name):
     try:
@@ -28,47 +33,76 @@ def modules(package):
         if not found.name.endswith(("__main__", ".main", ".enter", "_build")):
             yield found.name
 
-first = sys.argv[2]
-package = importlib.import_module(first + sys.argv[1])
-prefix = "ddl_" + sys.argv[1]
-count = 0
-for name in modules(package):
-    own, alias = prefix + name[len(prefix):], "ddl." + name[len("ddl_"):]
-    names = (own, alias) if first == "ddl_" else (alias, own)
-    a, b = map(load, names)
-    assert a is b, names
-    if not isinstance(a, type):
-        assert a.__name__ == a.__spec__.name == own, (a.__name__, a.__spec__)
-        parent, _, last = alias.rpartition(".")
-        found = getattr(sys.modules[parent], last, a)
-        assert found is a or not hasattr(found, "__spec__"), name  # or a function of that name
-        count += 1
-print("same", count)
+def count_same(name, first):
+    package = importlib.import_module(first + name)
+    prefix = "ddl_" + name
+    count = 0
+    for module in modules(package):
+        own, alias = prefix + module[len(prefix):], "ddl." + module[len("ddl_"):]
+        names = (own, alias) if first == "ddl_" else (alias, own)
+        a, b = map(load, names)
+        assert a is b, names
+        if not isinstance(a, type):
+            assert a.__name__ == a.__spec__.name == own, (a.__name__, a.__spec__)
+            parent, _, last = alias.rpartition(".")
+            found = getattr(sys.modules[parent], last, a)
+            # or a function of that name
+            assert found is a or not hasattr(found, "__spec__"), module
+            count += 1
+    return count
+
+frameworks, packages, orders = (argument.split() for argument in sys.argv[1:])
+for name in frameworks:
+    load(name)
+assert not [name for name in sys.modules if name.startswith("ddl")]
+for name, first in ((name, first) for name in packages for first in orders):
+    child = os.fork()
+    if not child:
+        try:
+            print(name, first, count_same(name, first), flush=True)
+        except BaseException:
+            print(name, first, file=sys.stderr)
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
 """
 
 
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=300
+        [sys.executable, *command],
+        cwd=cwd,
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},  # which imports ddl_torch
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
-@pytest.mark.parametrize("first", ["ddl.", "ddl_"])
+@pytest.fixture(scope="module")
+def same(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """The outcomes of all packages and orders."""
+    arguments = [" ".join(names) for names in (FRAMEWORKS, PACKAGES, ORDERS)]
+    return run("-c", SAME, *arguments, cwd=tmp_path_factory.mktemp("same"))
+
+
+@pytest.mark.parametrize("first", ORDERS)
 @pytest.mark.parametrize("name", PACKAGES)
-def test_each_module_is_one_object(tmp_path: Path, name: str, first: str) -> None:
+def test_each_module_is_one_object(
+    same: subprocess.CompletedProcess[str], name: str, first: str
+) -> None:
     for framework in adapter_list.ADAPTERS[name].imports if name in adapter_list.ADAPTERS else ():
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"there is no {framework}")
-    ended = run("-c", SAME, name, first, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout.split()[-1]) >= 1
+    counts = re.findall(rf"^{name} {re.escape(first)} (\d+)$", same.stdout, re.M)
+    assert [int(count) > 0 for count in counts] == [True], same.stderr
 
 
 def test_import_needs_no_framework(tmp_path: Path) -> None:
-    frameworks = {name for each in adapter_list.ADAPTERS.values() for name in each.imports}
     loaded = run("-c", "import ddl, sys; print(*sys.modules)", cwd=tmp_path).stdout.split()
     assert "ddl_core" in loaded
-    assert frameworks & set(loaded) == set()
+    assert set(FRAMEWORKS) & set(loaded) == set()
 
 
 def test_names_of_the_core(tmp_path: Path) -> None:

@@ -118,11 +118,16 @@ def test_communicators(ddlrun: Run, backend: str, size: int) -> None:
 
 @pytest.mark.usefixtures("tensorflow_native")
 @pytest.mark.parametrize(
-    "program", ["keras_digits.py", pytest.param("tf_custom_loop.py", marks=pytest.mark.slow)]
+    "program",
+    [
+        ["keras_digits.py", "--epochs", "5"],
+        pytest.param(["tf_custom_loop.py"], marks=pytest.mark.slow),
+    ],
+    ids=lambda program: program[0],
 )
-def test_examples(ddlrun: Run, program: str) -> None:
+def test_examples(ddlrun: Run, program: list[str]) -> None:
     env = {**QUIET, "KERAS_BACKEND": "tensorflow"}
-    ended = ddlrun(2, EXAMPLES / program, env=env, limit=180).expect_success()
+    ended = ddlrun(2, EXAMPLES / program[0], *program[1:], env=env, limit=180).expect_success()
     (line,) = ended.lines(0)
     found = re.match(r"accuracy ([\d.]+) %  loss [\d.]+  2 processes, batch 32", line)
     assert found and float(found[1]) >= 97, line

@@ -2,7 +2,7 @@
 """Real faults in real jobs: every survivor gets the right error, in time, and goes on.
 
     python tests/chaos/run.py                    everything, in 4 minutes where nothing else runs
-    python tests/chaos/run.py --short            a fixed sample, in 100 seconds
+    python tests/chaos/run.py --short            a fixed sample, in 80 seconds
     python tests/chaos/run.py --only kill,steps  some of it (see PARTS)
     python tests/chaos/run.py --table docs/reliability.md   put the table of times into this page
     python tests/chaos/run.py --short --only kill,stop --ranks 16,48   other numbers of ranks
@@ -172,7 +172,7 @@ class Plan:
             self._add(self.waiting, faults.join_late, Case("late joiner", link, 4, "small", 0))
         if "last" in only:
             chosen = ["small", "large", "barrier", "all-gather"]
-            for seed in range(64 if short else 250):
+            for seed in range(32 if short else 250):
                 for size in (2, 4):
                     case = Case("last", link, size, chosen[seed // 2 % 4], seed)
                     self._add(self.busy, faults.leave, case)
@@ -292,7 +292,7 @@ def put(page: Path, text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
-    parser.add_argument("--short", action="store_true", help="a fixed sample, in 100 seconds")
+    parser.add_argument("--short", action="store_true", help="a fixed sample, in 80 seconds")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks, as in 16,48")
     parser.add_argument("--table", type=Path, help="the page to put the table of times into")
