@@ -235,7 +235,7 @@ class Job:
                 f"model is a {type(model).__qualname__}; for its framework see {adapter.__name__}"
             )
         optimizer = self._optimizer(model.parameters())
-        made: Framework = find_adapter(model).Half(
+        made: Framework = find_adapter(model).Adapter(
             model, optimizer, self._loss, self._schedule, buffers=self._buffers
         )
         return made

@@ -34,7 +34,7 @@ _log = logging.getLogger("ddl_horovod")
 
 
 @dataclass(frozen=True)
-class Call:
+class MemberCall:
     """A member's call of an operation.
 
     kind     the operation
@@ -73,8 +73,8 @@ class Call:
 
 
 JOIN = "join"
-_JOINED = Call(JOIN, "")
-Perform = Callable[[Any, list[Call]], Any]  # takes the members' group and their calls
+_JOINED = MemberCall(JOIN, "")
+Perform = Callable[[Any, list[MemberCall]], Any]  # takes the members' group and their calls
 
 
 class Members(Protocol):
@@ -88,7 +88,7 @@ class Members(Protocol):
     def gather(self, data: bytes) -> list[bytes]:
         """Return the data of all members, which must have the same length."""
 
-    def take_part(self, call: Call, calls: list[Call]) -> None:
+    def take_part(self, call: MemberCall, calls: list[MemberCall]) -> None:
         """Take part in the other members' operation with zeros, or without rows."""
 
     def internal(self, error: Exception) -> Exception:
@@ -99,7 +99,7 @@ class Members(Protocol):
 
 
 class _Request(NamedTuple):
-    call: Call
+    call: MemberCall
     perform: Perform
     future: Future[Any]
     began: float
@@ -123,7 +123,7 @@ class Executor:
         # Only the thread uses the fields below.
         self._announced: dict[str, _Request] = {}  # this member's requests, by key
         self._later: list[_Request] = []  # requests whose key is announced already
-        self._calls: dict[str, dict[int, Call]] = {}  # all members' announcements, by key
+        self._calls: dict[str, dict[int, MemberCall]] = {}  # all members' announcements, by key
         self._joined: set[int] = set()  # the members that have joined
         self._last_joined: set[int] = set()  # the members that joined in the latest such round
         self._last_news, self._warned = perf_counter(), False
@@ -141,7 +141,7 @@ class Executor:
             self._pending.add(given)
         return given
 
-    def submit(self, call: Call, perform: Perform) -> Future[Any]:
+    def submit(self, call: MemberCall, perform: Perform) -> Future[Any]:
         """Perform an operation once all members have called it. Calls that are not of a graph run
         in the order of their submission."""
         future: Future[Any] = Future()
@@ -178,7 +178,7 @@ class Executor:
             except Exception as error:
                 self._fail(error)
 
-    def _take(self, pause: float) -> list[Call]:
+    def _take(self, pause: float) -> list[MemberCall]:
         """Receive new requests, and return the calls to announce. Wait for a request if nothing is
         pending. Wait at most `pause` seconds if requests wait for other members."""
         limit = pause if self._announced else None
@@ -202,7 +202,7 @@ class Executor:
                 new.append(request.call)
         return new
 
-    def _announce(self, new: list[Call]) -> bool:
+    def _announce(self, new: list[MemberCall]) -> bool:
         """Exchange the members' new calls. Return True if there were any."""
         everyone = self._exchange(new)
         joined = set()
@@ -236,7 +236,7 @@ class Executor:
         ]
         return min(self._last_joined, key=waits.__getitem__)
 
-    def _perform_one(self, key: str, calls: list[Call]) -> None:
+    def _perform_one(self, key: str, calls: list[MemberCall]) -> None:
         agreed = perf_counter()
         if self._has_joined() and (not key or key not in self._announced):
             with suppress(HorovodInternalError):  # the callers get the error
@@ -295,7 +295,7 @@ class Executor:
         self._warned = True
         _log.warning("%s", text)
 
-    def _exchange(self, own: list[Call]) -> list[list[Call]]:
+    def _exchange(self, own: list[MemberCall]) -> list[list[MemberCall]]:
         """Send this member's calls, and return the calls of each member."""
         text = json.dumps([asdict(call) for call in own]).encode()
         parts = self._gather(len(text).to_bytes(_LENGTH_BYTES, "little") + text, _FIRST_BYTES)
@@ -306,7 +306,7 @@ class Executor:
             rest = self._gather(text[held:], max(lengths) - held)
             texts = [first + more for first, more in zip(texts, rest, strict=True)]
         return [
-            [Call(**call) for call in json.loads(each[:length])]
+            [MemberCall(**call) for call in json.loads(each[:length])]
             for each, length in zip(texts, lengths, strict=True)
         ]
 
@@ -314,7 +314,7 @@ class Executor:
         return self._members.gather(text[:length].ljust(length, b"\0"))
 
 
-def _check(calls: list[Call]) -> Call:
+def _check(calls: list[MemberCall]) -> MemberCall:
     """Return the call of the members that have not joined. Raises HorovodInternalError on all
     members if the calls do not match."""
     active = [each for each in calls if each.kind != JOIN]
@@ -329,7 +329,7 @@ def _check(calls: list[Call]) -> Call:
     return active[0]
 
 
-def _allows_join(call: Call) -> bool:
+def _allows_join(call: MemberCall) -> bool:
     """Return True if joined members can take part with zeros, or without rows."""
     if call.kind == "allreduce":
         return call.equal[0] in ("Average", "Sum", "Adasum")

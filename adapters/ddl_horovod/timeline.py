@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 
-class Timeline:
+class TimelineWriter:
     """A log of each operation's negotiation and execution, written while a file is open."""
 
     def __init__(self) -> None:
@@ -68,4 +68,4 @@ class Timeline:
         self._file.write(json.dumps(event) + ",\n")
 
 
-TIMELINE = Timeline()
+TIMELINE = TimelineWriter()

@@ -12,7 +12,7 @@ from ddl_horovod.executor import Executor, Members
 from ddl_horovod.timeline import TIMELINE
 
 
-class Framework(Protocol):
+class FrameworkCalls(Protocol):
     """The functions of a framework's adapter that a `World` needs."""
 
     name: str  # the module that users import
@@ -93,7 +93,7 @@ class ProcessSet:
     def __repr__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
-    def _open(self, number: int, framework: Framework) -> None:
+    def _open(self, number: int, framework: FrameworkCalls) -> None:
         members = framework.open(self.members(), self.included())
         if members is not None:
             self._executor = Executor(members)
@@ -111,7 +111,7 @@ Kind = TypeVar("Kind", bound=ProcessSet)
 class World(Generic[Kind]):
     """The job and its process sets. A framework's module exports the methods as functions."""
 
-    def __init__(self, framework: Framework, kind: type[Kind]) -> None:
+    def __init__(self, framework: FrameworkCalls, kind: type[Kind]) -> None:
         self.framework = framework
         self._kind = kind
         kind._world = self

@@ -36,7 +36,7 @@ world = _World("ddl_pytensor")
 _numbers = itertools.count(1)
 
 
-class _Operation(Op):
+class _ArrayOp(Op):
     """The base class of the Ops. A subclass runs `_run` on NumPy's arrays, and builds its gradients
     with `_backward`.
 
@@ -96,7 +96,7 @@ class _Operation(Op):
         raise NotImplementedError
 
 
-class AllReduce(_Operation):
+class AllReduce(_ArrayOp):
     """The all-reduce of one or several tensors."""
 
     __props__ = ("number", "op")
@@ -115,7 +115,7 @@ class AllReduce(_Operation):
         return result
 
 
-class _Rooted(_Operation):
+class _Rooted(_ArrayOp):
     __props__ = ("number", "root")
 
     def __init__(self, root: int) -> None:
@@ -143,7 +143,7 @@ class Reduce(_Rooted):
         return [Broadcast(self.root)(*cotangents)]
 
 
-class _Resized(_Operation):
+class _Resized(_ArrayOp):
     """The base class of Ops whose output has another first dimension than the input."""
 
     def _type(self, given: Any) -> Any:
@@ -176,7 +176,7 @@ class ReduceScatter(_Resized):
         return [AllGather()(cotangents[0] * np.asarray(factor, cotangents[0].dtype))]
 
 
-class AllToAll(_Operation):
+class AllToAll(_ArrayOp):
     def _run(self, arrays: list[Array]) -> list[Array]:
         adapter.equal_rows("array", arrays[0].shape, world.size())
         return [world.alltoall(arrays[0])]

@@ -25,10 +25,10 @@ _SOURCES = Path(__file__).parent / "csrc"
 _XLA = "xla.cpp"  # the lowering for XLA, whose headers take most of the compile time
 
 _lock = threading.Lock()
-_loaded: Native | None = None
+_loaded: NativeOperations | None = None
 
 
-class Native(NamedTuple):
+class NativeOperations(NamedTuple):
     """The operations, and the functions that open and close their worlds: `open(number, comm)` and
     `close()`. kept: objects that must live as long."""
 
@@ -38,7 +38,7 @@ class Native(NamedTuple):
     kept: Any = None
 
 
-def load() -> Native:
+def load() -> NativeOperations:
     """Return the native part. Compiles it if necessary. Raises BuildError."""
     global _loaded
     with _lock:
@@ -47,22 +47,22 @@ def load() -> Native:
         return _loaded
 
 
-def _load() -> Native:
+def _load() -> NativeOperations:
     if not part().path.exists():
         try:
             native.compiler()
         except NoCompiler as error:
             warnings.warn(f"{error}. {_fallback.LOST}", RuntimeWarning, stacklevel=5)
             worlds = _fallback.worlds
-            return Native(_fallback.operations(str(error)), worlds.open, worlds.close)
+            return NativeOperations(_fallback.operations(str(error)), worlds.open, worlds.close)
     return part().load(_load_file, (OSError, tf.errors.OpError))
 
 
-def _load_file(file: Path) -> Native:
+def _load_file(file: Path) -> NativeOperations:
     operations, library = tf.load_op_library(str(file)), ctypes.CDLL(str(file))
     library.ddl_tensorflow_open.argtypes = [ctypes.c_int64, ctypes.c_void_p]
     library.ddl_tensorflow_open.restype = library.ddl_tensorflow_close.restype = None
-    return Native(
+    return NativeOperations(
         operations,
         lambda number, comm: library.ddl_tensorflow_open(number, adapter.address(comm)),
         library.ddl_tensorflow_close,

@@ -62,7 +62,7 @@ _CODES = {
 # ---- the worlds ----
 
 
-class World:
+class PendingWorld:
     """A comm, and the operations that are pending on it."""
 
     def __init__(self, comm: ddl_core.Comm) -> None:
@@ -100,11 +100,11 @@ class Worlds:
     """The open worlds: number 0 has all ranks, others have some."""
 
     def __init__(self) -> None:
-        self._open: dict[int, World] = {}
+        self._open: dict[int, PendingWorld] = {}
 
     def open(self, number: int, comm: ddl_core.Comm) -> None:
         """Make the comm usable by operations."""
-        self._open[number] = World(comm)
+        self._open[number] = PendingWorld(comm)
 
     def close(self) -> None:
         """Close all worlds."""
@@ -112,7 +112,7 @@ class Worlds:
         for world in closing.values():
             world.close()
 
-    def find(self, number: int) -> World:
+    def find(self, number: int) -> PendingWorld:
         """Return the world of this number. Raises InvalidState if there is none."""
         world = self._open.get(number)
         if world is None:
@@ -259,7 +259,7 @@ def _expect(right: Any, text: str) -> None:
 _LAST = "_ddl_last"  # attribute of a graph: its latest operation
 
 
-class _Operation(NamedTuple):
+class _FallbackOp(NamedTuple):
     """An operation, the same as in csrc/ops.cpp and csrc/kernels.cpp."""
 
     attributes: list[str]
@@ -271,29 +271,29 @@ class _Operation(NamedTuple):
 
 _ROWS = "rows: list(int) = []"
 _OPERATIONS = {
-    "allreduce": _Operation(
+    "allreduce": _FallbackOp(
         [_TYPE, _OP, _NAME], ["tensor: T"], ["result: T"], _allreduce, keeps_rows=True
     ),
-    "grouped_allreduce": _Operation(
+    "grouped_allreduce": _FallbackOp(
         [_TYPES, _OP, _NAME], ["tensors: T"], ["results: T"], _grouped_allreduce, keeps_rows=True
     ),
-    "broadcast": _Operation(
+    "broadcast": _FallbackOp(
         [_TYPE, "root: int = 0", _NAME], ["tensor: T"], ["result: T"], _broadcast, keeps_rows=True
     ),
-    "allgather": _Operation(
+    "allgather": _FallbackOp(
         [_TYPE, _ROWS, _NAME], ["tensor: T"], ["result: T", "of_rank: int64"], _allgather
     ),
-    "reduce_scatter": _Operation(
+    "reduce_scatter": _FallbackOp(
         [_TYPE, _OP, _NAME], ["tensor: T", "rows: int64"], ["result: T"], _reduce_scatter
     ),
-    "alltoall": _Operation(
+    "alltoall": _FallbackOp(
         [_TYPE, _NAME],
         ["tensor: T", "sent_rows: int64"],
         ["result: T", "received_rows: int64"],
         _alltoall,
     ),
-    "barrier": _Operation([_NAME], [], [], _barrier),
-    "python": _Operation(
+    "barrier": _FallbackOp([_NAME], [], [], _barrier),
+    "python": _FallbackOp(
         ["call: int", "Tin: list(type) >= 0", "Tout: list(type) >= 0", _NAME],
         ["inputs: Tin"],
         ["results: Tout"],
@@ -345,7 +345,7 @@ def _maker(what: str) -> Callable[[bytes], _Node]:
     return make
 
 
-def _runner(operation: _Operation) -> Callable[[c.Context, _Node], tuple[int, str] | None]:
+def _runner(operation: _FallbackOp) -> Callable[[c.Context, _Node], tuple[int, str] | None]:
     def run(call: c.Context, node: _Node) -> tuple[int, str] | None:
         name = node.name and node.name + (f"#{call.iteration}" if call.iteration > 0 else "")
         try:
@@ -358,7 +358,7 @@ def _runner(operation: _Operation) -> Callable[[c.Context, _Node], tuple[int, st
     return run
 
 
-def _shaped(what: str, operation: _Operation, wrapper: Any, reason: str) -> Callable[..., Any]:
+def _shaped(what: str, operation: _FallbackOp, wrapper: Any, reason: str) -> Callable[..., Any]:
     """Return the operation's function, which sets the known shapes in the graph."""
 
     def call(*inputs: Any, **attributes: Any) -> Any:

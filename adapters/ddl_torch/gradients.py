@@ -42,11 +42,11 @@ def start(
             " `out`, or call this under torch.no_grad()"
         )
     works: list[Any] = []
-    results = _Operation.apply(operation, transpose, works, *tensors)
+    results = _Gradient.apply(operation, transpose, works, *tensors)
     return works[0], results
 
 
-class _Operation(torch.autograd.Function):
+class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, operation: Start, transpose: Transpose, works: list[Any], *tensors: Tensor

@@ -187,9 +187,9 @@ class Framework(Summed, Protocol):
 
 
 class AdapterModule(Protocol):
-    """The elastic module of a framework's adapter. Its class `Half` implements Framework."""
+    """The elastic module of a framework's adapter. Its class `Adapter` implements Framework."""
 
-    Half: Any
+    Adapter: Any
 
     def preload(self) -> None:
         """Import all modules for training, before workers are forked. Must not start a thread."""

@@ -27,6 +27,7 @@ from ddl_scheduler.base.store import (
 from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.history import plain
 from ddl_scheduler.web.operations import LARGEST, CheckedRequest, answer, operation
+from ddl_scheduler.web.schemas import object_schema
 from ddl_scheduler.web.views import job_view, overview, slots_view, tenants_view
 
 AFTER: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST}
@@ -136,12 +137,7 @@ async def job_get(call: CheckedRequest) -> Response:
     "/v1/jobs/{job}",
     {200: "Job"},
     role="user",
-    body={
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["min", "max"],
-        "properties": requests.SIZES,
-    },
+    body=object_schema(**requests.SIZES),
 )
 async def job_scale(call: CheckedRequest) -> Response:
     """Change the sizes of a job."""
@@ -262,12 +258,7 @@ async def slots_list(call: CheckedRequest) -> Response:
     "/v1/suspects/clear",
     {204: ""},
     role="admin",
-    body={
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["host"],
-        "properties": {"host": {"type": "string", "maxLength": 256}},
-    },
+    body=object_schema(host={"type": "string", "maxLength": 256}),
 )
 async def suspect_clear(call: CheckedRequest) -> Response:
     """Remove the mark of a host where an audit has found a wrong worker."""
@@ -301,12 +292,7 @@ async def tenant_put(call: CheckedRequest) -> Response:
     "/v1/tenants/{tenant}/tokens",
     {201: "Token"},
     role="admin",
-    body={
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["role"],
-        "properties": {"role": {"type": "string", "enum": list(ROLES)}},
-    },
+    body=object_schema(role={"type": "string", "enum": list(ROLES)}),
 )
 async def token_create(call: CheckedRequest) -> Response:
     """Create a token of a tenant, and return it; it cannot be read again."""
@@ -323,12 +309,7 @@ async def token_create(call: CheckedRequest) -> Response:
     "/v1/tokens/revoke",
     {204: ""},
     role="admin",
-    body={
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["token"],
-        "properties": {"token": {"type": "string", "maxLength": 256}},
-    },
+    body=object_schema(token={"type": "string", "maxLength": 256}),
 )
 async def token_revoke(call: CheckedRequest) -> Response:
     """Revoke a token. It need not be a valid one."""

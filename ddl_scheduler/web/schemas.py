@@ -14,7 +14,7 @@ MAYBE_NUMBER = {"type": ["number", "null"]}
 MAYBE_COUNT = {"type": ["integer", "null"]}
 
 
-def _object(**properties: Any) -> dict[str, Any]:
+def object_schema(**properties: Any) -> dict[str, Any]:
     """Return the schema of an object with exactly these properties."""
     return {
         "type": "object",
@@ -28,15 +28,15 @@ def _list(of: str) -> dict[str, Any]:
     return {"type": "array", "items": {"$ref": f"#/components/schemas/{of}"}}
 
 
-_ERROR = _object(code=TEXT, message=TEXT)
+_ERROR = object_schema(code=TEXT, message=TEXT)
 SCHEMAS: Mapping[str, Mapping[str, Any]] = {
-    "Error": _object(
+    "Error": object_schema(
         error={
             **_ERROR,
             "properties": {**_ERROR["properties"], "field": TEXT, "given": TEXT, "allowed": TEXT},
         }
     ),
-    "Job": _object(
+    "Job": object_schema(
         id=COUNT,
         tenant=TEXT,
         name=TEXT,
@@ -58,13 +58,13 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
         seconds_per_step=MAYBE_NUMBER,
         spec={"type": "object"},
     ),
-    "Jobs": _object(
+    "Jobs": object_schema(
         jobs=_list("Job"),
         next={**MAYBE_COUNT, "description": "value of `before` for the next page"},
     ),
-    "Slot": _object(id=TEXT, host=TEXT, state=TEXT, job=MAYBE_COUNT),
-    "Slots": _object(slots=_list("Slot")),
-    "Tenant": _object(
+    "Slot": object_schema(id=TEXT, host=TEXT, state=TEXT, job=MAYBE_COUNT),
+    "Slots": object_schema(slots=_list("Slot")),
+    "Tenant": object_schema(
         name=TEXT,
         cap=MAYBE_COUNT,
         guarantee=COUNT,
@@ -77,32 +77,34 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
             "description": "share of its slot time in which no worker took part in a step",
         },
     ),
-    "Tenants": _object(tenants=_list("Tenant")),
-    "Token": _object(token=TEXT),
-    "Event": _object(id=COUNT, time=NUMBER, job=MAYBE_COUNT, text=TEXT),
-    "Events": _object(events=_list("Event")),
-    "Point": _object(
+    "Tenants": object_schema(tenants=_list("Tenant")),
+    "Token": object_schema(token=TEXT),
+    "Event": object_schema(id=COUNT, time=NUMBER, job=MAYBE_COUNT, text=TEXT),
+    "Events": object_schema(events=_list("Event")),
+    "Point": object_schema(
         time=NUMBER,
         step=MAYBE_COUNT,
         loss=MAYBE_NUMBER,
         workers=COUNT,
         seconds_per_step=MAYBE_NUMBER,
     ),
-    "Report": _object(
+    "Report": object_schema(
         job={"$ref": "#/components/schemas/Job"},
         live={"type": ["object", "null"], "description": "the job's own report"},
         history=_list("Point"),
         events=_list("Event"),
     ),
-    "Logs": _object(logs={"type": "array", "items": TEXT}),
-    "Log": _object(text=TEXT, next={**COUNT, "description": "value of `offset` for the next part"}),
-    "Suspect": _object(
+    "Logs": object_schema(logs={"type": "array", "items": TEXT}),
+    "Log": object_schema(
+        text=TEXT, next={**COUNT, "description": "value of `offset` for the next part"}
+    ),
+    "Suspect": object_schema(
         host=TEXT,
         time={**NUMBER, "description": "of the last finding, in seconds since 1970"},
         job={**MAYBE_COUNT, "description": "whose audit has found a wrong worker there"},
         text=MAYBE_TEXT,
     ),
-    "Overview": _object(
+    "Overview": object_schema(
         slots=_list("Slot"),
         jobs=_list("Job"),
         tenants=_list("Tenant"),

@@ -61,16 +61,22 @@ def tensorflow_native(native_part: Callable[[str], list[Path]]) -> Path:
 
 @pytest.fixture
 def unwatched(run_program: Run, tmp_path: Path, find_port: Callable[[], int]):  # type: ignore[no-untyped-def]
-    """`unwatched(size, text, limit=120)`: a program on `size` processes that nobody watches, so
-    that each ends as it likes."""
+    """`unwatched(size, text, limit=120, torchrun=False)`: a program on `size` processes that nobody
+    watches, so that each ends as it likes. torchrun: with the variables of torchrun, not ddlrun."""
 
-    def run_ranks(size: int, text: str, limit: float = 120) -> list[Finished]:
+    def run_ranks(
+        size: int, text: str, limit: float = 120, torchrun: bool = False
+    ) -> list[Finished]:
         program = tmp_path / "program.py"
         program.write_text(text)
-        url = f"tcp://127.0.0.1:{find_port()}"
+        port = str(find_port())
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+        if not torchrun:
+            shared = {"DDL_RENDEZVOUS": f"tcp://127.0.0.1:{port}"}
+        names = ("RANK", "WORLD_SIZE") if torchrun else ("DDL_RANK", "DDL_SIZE")
 
         def start(rank: int) -> Finished:
-            env = {"DDL_RANK": str(rank), "DDL_SIZE": str(size), "DDL_RENDEZVOUS": url}
+            env = {**shared, names[0]: str(rank), names[1]: str(size)}
             command = [sys.executable, program]
             ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=limit)
             return ended

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ddl_horovod.common import HorovodInternalError
-from ddl_horovod.executor import JOIN, Call, Executor, Perform
+from ddl_horovod.executor import JOIN, Executor, MemberCall, Perform
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -201,7 +201,7 @@ class Threads:
         self._barrier.wait()
         return list(self._parts)
 
-    def take_part(self, call: Call, calls: list[Call]) -> None:
+    def take_part(self, call: MemberCall, calls: list[MemberCall]) -> None:
         self.taken.append(call.name)
 
     def internal(self, error: Exception) -> Exception:
@@ -219,7 +219,7 @@ def executors() -> Iterator[list[Executor]]:
     barrier.abort()
 
 
-def call_all(executor: Executor, calls: list[Call], order: list[str]) -> list[Future[str]]:
+def call_all(executor: Executor, calls: list[MemberCall], order: list[str]) -> list[Future[str]]:
     """Submit the calls. Each one's result is its name, which it adds to the order."""
 
     def performs(name: str) -> Perform:
@@ -232,8 +232,8 @@ def test_graph_calls_in_any_order_match_by_name(executors: list[Executor]) -> No
     orders: list[list[str]] = [[], [], []]
     results = []
     for number, (executor, order) in enumerate(zip(executors, orders, strict=True)):
-        ordered = [Call("allreduce", f"program{n}") for n in range(20)]
-        graph = [Call("allreduce", f"graph{n % 20}", graph=True) for n in range(40)]
+        ordered = [MemberCall("allreduce", f"program{n}") for n in range(20)]
+        graph = [MemberCall("allreduce", f"graph{n % 20}", graph=True) for n in range(40)]
         random.Random(number).shuffle(graph)
         calls = [each for pair in zip(graph, ordered, strict=False) for each in pair]
         results.append((calls + graph[20:], call_all(executor, calls + graph[20:], order)))
@@ -243,7 +243,7 @@ def test_graph_calls_in_any_order_match_by_name(executors: list[Executor]) -> No
 
 
 def test_close_ends_a_call_that_other_members_do_not_make(executors: list[Executor]) -> None:
-    (pending,) = call_all(executors[0], [Call("allreduce", "alone")], [])
+    (pending,) = call_all(executors[0], [MemberCall("allreduce", "alone")], [])
     executors[0].close()
     with pytest.raises(HorovodInternalError, match="was closed before all members called this"):
         pending.result(10)
@@ -251,15 +251,19 @@ def test_close_ends_a_call_that_other_members_do_not_make(executors: list[Execut
 
 def test_graph_calls_with_joined_members_are_performed(executors: list[Executor]) -> None:
     order: list[str] = []
-    join = [lambda each=each: each.submit(Call(JOIN, ""), lambda *_: None) for each in executors]
+    join = [
+        lambda each=each: each.submit(MemberCall(JOIN, ""), lambda *_: None) for each in executors
+    ]
     lasts = [join[1]()]
     both = [
-        call_all(executors[number], [Call("allreduce", "both", equal=["Sum"], graph=True)], order)
+        call_all(
+            executors[number], [MemberCall("allreduce", "both", equal=["Sum"], graph=True)], order
+        )
         for number in (2, 0)
     ]
     assert [futures[0].result(30) for futures in both] == ["both", "both"]
     lasts.append(join[0]())
-    (alone,) = call_all(executors[2], [Call("allreduce", "alone", equal=["Sum"])], order)
+    (alone,) = call_all(executors[2], [MemberCall("allreduce", "alone", equal=["Sum"])], order)
     assert alone.result(30) == "alone"
     lasts.append(join[2]())
     assert [each.result(30) for each in lasts] == [2, 2, 2]

@@ -6,15 +6,13 @@ from __future__ import annotations
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Finished, Run
+    from conftest import Run
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -42,26 +40,9 @@ Dead = dist.DistBackendError
 
 
 @pytest.fixture
-def ranks(run_program: Run, find_port: Callable[[], int], tmp_path: Path):  # type: ignore[no-untyped-def]
-    """`ranks(size, text, limit=60)`: START and a program on `size` processes that nobody watches,
-    so that each ends as it likes."""
-
-    def run_ranks(size: int, text: str, limit: float = 60) -> list[Finished]:
-        program = tmp_path / "program.py"
-        program.write_text(START + text)
-        port = find_port()
-
-        def start(rank: int) -> Finished:
-            master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-            env = {**master, "RANK": str(rank), "WORLD_SIZE": str(size)}
-            command = [sys.executable, program]
-            ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=limit)
-            return ended
-
-        with ThreadPoolExecutor(size) as pool:
-            return list(pool.map(start, range(size)))
-
-    return run_ranks
+def ranks(unwatched: Run) -> Run:
+    """`ranks(size, text)`: START and a program on processes that nobody watches."""
+    return lambda size, text: unwatched(size, START + text, 60, torchrun=True)
 
 
 def test_arguments(ranks: Run) -> None:

@@ -90,13 +90,13 @@ elastic.pin(1)
 model = keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dense(1)])
 model.compile("adam", "mse")
 batch = np.arange(12, dtype="f4").reshape(4, 3), np.ones((4, 1), "f4")
-half = elastic.Half(model, batch)
-half.result()
-half.begin(0)
-state = half.state()
+adapter = elastic.Adapter(model, batch)
+adapter.result()
+adapter.begin(0)
+state = adapter.state()
 before = digest(state)
-half.run(batch)
-assert digest(half.state()) != before
+adapter.run(batch)
+assert digest(adapter.state()) != before
 assert digest(state) == before
 """
 

@@ -18,12 +18,12 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
 
 
-def made(model: nn.Module, bucket_bytes: float) -> elastic.Half:
+def made(model: nn.Module, bucket_bytes: float) -> elastic.TorchAdapter:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    half = elastic.Half(model, optimizer, bucket_bytes=bucket_bytes)
-    half.result()
-    half.begin(0)
-    return half
+    adapter = elastic.TorchAdapter(model, optimizer, bucket_bytes=bucket_bytes)
+    adapter.result()
+    adapter.begin(0)
+    return adapter
 
 
 def layers(*widths: int) -> nn.Sequential:
@@ -49,13 +49,13 @@ class Calls:
 
 
 def test_the_last_parameters_come_first() -> None:
-    half, calls = made(layers(2, 3, 4, 1), 4 * 10), Calls()
-    share = half.backward(half.model(torch.ones(5, 2)).sum(), calls)
+    adapter, calls = made(layers(2, 3, 4, 1), 4 * 10), Calls()
+    share = adapter.backward(adapter.model(torch.ones(5, 2)).sum(), calls)
     numbers = 2 + 6
     assert [array.size for array in share] == [1 + 4 + 4 + 12, 3 + 6 + numbers]
     assert calls.counts == [1]  # the last array is complete when all is
-    assert all(each.grad is None for each in half.model.parameters())
-    gradients = gradients_of(half.model, half.model(torch.ones(5, 2)).sum())
+    assert all(each.grad is None for each in adapter.model.parameters())
+    gradients = gradients_of(adapter.model, adapter.model(torch.ones(5, 2)).sum())
     expected = torch.cat([each.reshape(-1) for each in reversed(gradients)])
     assert [*share[0], *share[1][:9]] == expected.tolist()
     assert calls.held == [share[0].tolist()]
@@ -64,17 +64,17 @@ def test_the_last_parameters_come_first() -> None:
 @pytest.mark.parametrize(("bucket_bytes", "number"), [(1, 6), (4 * 12, 2), (2**20, 1)])
 def test_gradients_do_not_depend_on_buckets(bucket_bytes: int, number: int) -> None:
     torch.manual_seed(0)
-    half, calls = made(layers(2, 3, 4, 1), bucket_bytes), Calls()
-    share = half.backward(half.model(torch.ones(5, 2)).square().sum(), calls)
+    adapter, calls = made(layers(2, 3, 4, 1), bucket_bytes), Calls()
+    share = adapter.backward(adapter.model(torch.ones(5, 2)).square().sum(), calls)
     assert len(share) == number
     assert calls.counts == sorted(set(calls.counts))
     assert calls.counts[-1:] == [number - 1][: number - 1]
-    for array, result in zip(share, half.result(), strict=True):
+    for array, result in zip(share, adapter.result(), strict=True):
         result[:] = array
-    half.apply()
-    found = [each.grad for each in half.model.parameters()]
-    half.begin(0)
-    expected = gradients_of(half.model, half.model(torch.ones(5, 2)).square().sum())
+    adapter.apply()
+    found = [each.grad for each in adapter.model.parameters()]
+    adapter.begin(0)
+    expected = gradients_of(adapter.model, adapter.model(torch.ones(5, 2)).square().sum())
     assert all(map(torch.equal, found, expected))
 
 
@@ -82,8 +82,8 @@ def test_each_type_has_its_own_buckets() -> None:
     model = layers(2, 2, 2, 2)
     model[1].to(torch.bfloat16)
     model[2].to(torch.float64)
-    half = made(model, 1 << 20)
-    assert [(array.dtype.name, array.size) for array in half.result()] == [
+    adapter = made(model, 1 << 20)
+    assert [(array.dtype.name, array.size) for array in adapter.result()] == [
         *(("float64", 6), ("float32", 12 + 8)),
     ]
 
@@ -98,8 +98,8 @@ class Partly(nn.Module):
 
 
 def test_an_unused_parameter_holds_back_its_bucket_and_the_later_ones() -> None:
-    half, calls = made(Partly(), 1), Calls()
-    share = half.backward(half.model(torch.ones(5, 2)).sum(), calls)
+    adapter, calls = made(Partly(), 1), Calls()
+    share = adapter.backward(adapter.model(torch.ones(5, 2)).sum(), calls)
     assert calls.counts[-1] == 2
     assert share[2].tolist() == share[3].tolist()[:2] == [0, 0]
     assert share.numbers[2:].tolist() == [1, 1, 0, 0, 1, 1, 1, 1]
@@ -107,11 +107,11 @@ def test_an_unused_parameter_holds_back_its_bucket_and_the_later_ones() -> None:
 
 def test_without_a_listener_nothing_is_called() -> None:
     """Not for the shares before the last one, nor for a backward pass of the program's own."""
-    half, calls = made(layers(2, 2, 2), 1), Calls()
-    half.backward(half.model(torch.ones(5, 2)).sum(), calls)
+    adapter, calls = made(layers(2, 2, 2), 1), Calls()
+    adapter.backward(adapter.model(torch.ones(5, 2)).sum(), calls)
     counts = list(calls.counts)
-    half.backward(half.model(torch.ones(5, 2)).sum())
-    half.model(torch.ones(5, 2)).sum().backward()
+    adapter.backward(adapter.model(torch.ones(5, 2)).sum())
+    adapter.model(torch.ones(5, 2)).sum().backward()
     assert calls.counts == counts
 
 
@@ -129,12 +129,12 @@ class Twice(nn.Module):
 def test_two_gradients_of_one_parameter() -> None:
     """Each reentrant checkpoint is a backward pass of its own within the other."""
     x = torch.ones(5, 2, requires_grad=True)
-    half = made(Twice(), 1)
+    adapter = made(Twice(), 1)
     with pytest.raises(NotImplementedError, match=r"shape \(2,\) got two gradients in one"):
-        half.backward(half.model(x).sum(), Calls())
-    half = made(Twice(), float("inf"))
-    share = half.backward(half.model(x).sum(), Calls())
-    gradients = gradients_of(half.model, half.model(x).sum())
+        adapter.backward(adapter.model(x).sum(), Calls())
+    adapter = made(Twice(), float("inf"))
+    share = adapter.backward(adapter.model(x).sum(), Calls())
+    gradients = gradients_of(adapter.model, adapter.model(x).sum())
     expected = torch.cat([each.reshape(-1) for each in reversed(gradients)])
     assert share[0][: len(expected)].tolist() == expected.tolist()
 
@@ -143,27 +143,27 @@ def test_two_gradients_of_one_parameter() -> None:
 def test_gradients_are_added_as_arrays_are(logical: int) -> None:
     """To the bit, whether they were copied to arrays before or not."""
     torch.manual_seed(0)
-    half, x = made(layers(2, 3, 4, 1), 4 * 12), torch.randn(logical, 5, 2)
-    half.model.append(nn.BatchNorm1d(1))
-    half.result()
-    found, expected = PartialSums(logical, half.free, half.add), PartialSums(logical)
+    adapter, x = made(layers(2, 3, 4, 1), 4 * 12), torch.randn(logical, 5, 2)
+    adapter.model.append(nn.BatchNorm1d(1))
+    adapter.result()
+    found, expected = PartialSums(logical, adapter.free, adapter.add), PartialSums(logical)
     for worker in range(logical):
-        share, copied = half_shares(half, x[worker])
+        share, copied = adapter_shares(adapter, x[worker])
         expected.add(worker, [array.copy() for array in copied])
-        half.free(copied)
+        adapter.free(copied)
         found.add(worker, share, 1)
         found.add(worker, share)
-    for number in range(len(half.result())):
+    for number in range(len(adapter.result())):
         (one,), (other,) = (each.arrays([(0, logical)], number) for each in (found, expected))
         assert one.tobytes() == other.tobytes()
 
 
-def half_shares(half: elastic.Half, x: torch.Tensor) -> list[Any]:
+def adapter_shares(adapter: elastic.TorchAdapter, x: torch.Tensor) -> list[Any]:
     """The same share twice."""
     shares = []
     for _ in range(2):
-        half.begin(0)
-        shares.append(half.backward(half.model(x).square().sum()))
+        adapter.begin(0)
+        shares.append(adapter.backward(adapter.model(x).square().sum()))
     return shares
 
 
@@ -174,10 +174,10 @@ def test_gradients_that_cannot_be_added_as_they_are(odd: str) -> None:
         model.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2).T)
     elif odd == "bfloat16":
         model.to(torch.bfloat16)
-    half = made(model, 1 << 20)
+    adapter = made(model, 1 << 20)
     x = torch.arange(6.0).reshape(3, 2) if odd == "unused" else torch.arange(6.0).reshape(2, 3)
-    share, copied = half_shares(half, x.to(next(model.parameters()).dtype))
+    share, copied = adapter_shares(adapter, x.to(next(model.parameters()).dtype))
     once = copied[0].copy()
-    half.add(0, copied, share, copied)
+    adapter.add(0, copied, share, copied)
     assert np.array_equal(copied[0], 2 * once)
     assert once[: 2 * 2].any()

@@ -21,6 +21,7 @@ from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.store import JobRecord, Store
 
 PROGRAM = Path(__file__).parent / "programs" / "served.py"
+STEPS = ("--steps", 150)  # of the program
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
 SLOT_MEMORY = 1 << 30  # bytes, as the service is told
 LIMIT = 120  # seconds, on a busy machine

@@ -18,14 +18,20 @@ from typing import Any
 
 import pytest
 from conftest import clean_environment
-
-sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
-
-from serving import DDL, LIMIT, PROGRAM, SLOT_MEMORY, Serving, holders, is_alive, kill, wait_for
+from serving import (
+    DDL,
+    LIMIT,
+    PROGRAM,
+    SLOT_MEMORY,
+    STEPS,
+    Serving,
+    holders,
+    is_alive,
+    kill,
+    wait_for,
+)
 
 from ddl_scheduler.cli.top import print_once
-
-STEPS = ("--steps", 150)
 
 
 def may_mount() -> bool:
@@ -41,14 +47,6 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     made = Serving(tmp_path_factory.mktemp("serving"))
     yield made
     made.close()
-
-
-@pytest.fixture(scope="module")
-def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final state of one undisturbed worker."""
-    command = [*DDL, "elastic", "run", "-n", "1", "--quiet", PROGRAM, *STEPS]
-    done = run_program(command, cwd=tmp_path_factory.mktemp("alone"), limit=240).expect_success()
-    return str(done.out.split("state ")[1].strip())
 
 
 def test_a_job_that_nobody_disturbs(serving: Serving, alone: str) -> None:

@@ -8,20 +8,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import clean_environment
-
-sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
-
-from serving import DDL, LIMIT, PROGRAM, Serving, holders, is_alive, wait_for
-
-STEPS = ("--steps", 150)
+from serving import DDL, LIMIT, STEPS, Serving, holders, is_alive, wait_for
 
 
 class AgentServing(Serving):
@@ -67,13 +60,6 @@ def serving(tmp_path: Path) -> Iterator[AgentServing]:
     made = AgentServing(tmp_path)
     yield made
     made.close()
-
-
-@pytest.fixture(scope="module")
-def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    command = [*DDL, "elastic", "run", "-n", "1", "--quiet", PROGRAM, *STEPS]
-    done = run_program(command, cwd=tmp_path_factory.mktemp("alone"), limit=240).expect_success()
-    return str(done.out.split("state ")[1].strip())
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
-
 from serving import DDL, PROGRAM, Serving, holders, kill, wait_for
 
 USERS = {"t": "nobody", "other": "daemon"}

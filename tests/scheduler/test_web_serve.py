@@ -17,9 +17,6 @@ from typing import Any
 
 import pytest
 from conftest import clean_environment, free_port
-
-sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
-
 from serving import DDL, PROGRAM, Serving, wait_for
 
 from ddl_scheduler.cli.access import AccessError, access_read

@@ -10,7 +10,7 @@ import tensorflow as tf
 from ddl_horovod.common import Compressor
 
 
-class _Half(Compressor):
+class FP16Compressor(Compressor):
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
         if not tensor.dtype.is_floating:
@@ -26,4 +26,4 @@ class Compression:
     """The compressors `none`, and `fp16`, which sends floating-point tensors in float16."""
 
     none = Compressor
-    fp16 = _Half
+    fp16 = FP16Compressor

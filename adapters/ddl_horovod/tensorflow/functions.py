@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ddl_core.adapter_objects import check, packed, unpacked
-from ddl_horovod.executor import Call
+from ddl_horovod.executor import MemberCall
 from ddl_horovod.tensorflow.operations import Operation, broadcast_, submit
 from ddl_horovod.tensorflow.world import WORLD, global_process_set
 from ddl_horovod.world import ProcessSet
@@ -167,7 +167,7 @@ def _gathered(text: bytes, name: str | None, process_set: ProcessSet) -> Sequenc
     own = np.frombuffer(text, np.uint8)
     call, gather = Operation("allgather", (), process_set).prepare([own])
 
-    def perform(comm: Any, calls: list[Call]) -> list[bytes]:
+    def perform(comm: Any, calls: list[MemberCall]) -> list[bytes]:
         ends = np.cumsum([each.shapes[0][0] if each.shapes else 0 for each in calls])
         parts = np.split(gather(comm, calls)[0], ends[:-1])
         return [each.tobytes() for each in parts]

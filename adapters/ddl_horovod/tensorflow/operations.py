@@ -22,11 +22,11 @@ import tensorflow as tf
 import ddl_tensorflow
 from ddl_horovod import common
 from ddl_horovod.common import Adasum, Average, Reduction, Sum
-from ddl_horovod.executor import JOIN, Call
+from ddl_horovod.executor import JOIN, MemberCall
 from ddl_horovod.tensorflow import performers
 from ddl_horovod.tensorflow.compression import Compression
 from ddl_horovod.tensorflow.performers import Array
-from ddl_horovod.tensorflow.world import Refused, global_process_set
+from ddl_horovod.tensorflow.world import ArgumentRefused, global_process_set
 from ddl_horovod.world import ProcessSet
 from ddl_tensorflow import calls as python_calls
 from ddl_tensorflow.collectives import in_xla
@@ -190,7 +190,7 @@ def alltoall(
 
     sent = tf.constant([], tf.int64) if splits is None else tf.convert_to_tensor(splits)
     if not sent.dtype.is_integer:
-        raise Refused(None, None, f"splits: are of {sent.dtype.name}, but must be integers")
+        raise ArgumentRefused(None, None, f"splits: are of {sent.dtype.name}, but must be integers")
     named = name, ignore_name_scope
     result, received = _alltoall(tf.convert_to_tensor(tensor), sent, named, process_set)
     return result if splits is None else (result, received)
@@ -241,12 +241,12 @@ def join() -> tf.Tensor:
     rank that joined last. The others may call allreduce (Sum, Average, Adasum), allgather (to which
     this rank adds no rows) and barrier."""
     executor = global_process_set.executor()
-    call = Call(JOIN, executor.name(None))
+    call = MemberCall(JOIN, executor.name(None))
     return tf.constant(executor.submit(call, performers.barrier).result(), tf.int32)
 
 
 def submit(
-    process_set: ProcessSet, name: str | None, call: Call, perform: performers.Perform
+    process_set: ProcessSet, name: str | None, call: MemberCall, perform: performers.Perform
 ) -> Future[Any]:
     """Start an eager operation, which matches by its order."""
     executor = process_set.executor()
@@ -266,9 +266,9 @@ class Operation(NamedTuple):
     equal: tuple[Any, ...]
     process_set: ProcessSet
 
-    def prepare(self, arrays: list[Array]) -> tuple[Call, performers.Perform]:
-        """Return the call, without its name, and the function that performs it. Raises Refused if
-        the splits are invalid."""
+    def prepare(self, arrays: list[Array]) -> tuple[MemberCall, performers.Perform]:
+        """Return the call, without its name, and the function that performs it. Raises
+        ArgumentRefused if the splits are invalid."""
         kind, equal, process_set = self
         own = [np.ascontiguousarray(each).reshape(np.shape(each)) for each in arrays]
         splits: list[int] = []
@@ -283,7 +283,7 @@ class Operation(NamedTuple):
             perform = getattr(performers, kind)(own, *equal)
         dtypes, shapes = [each.dtype.name for each in own], [list(each.shape) for each in own]
         ragged = kind in ("allgather", "alltoall")
-        return Call(kind, "", dtypes, shapes, list(equal), ragged, splits), perform
+        return MemberCall(kind, "", dtypes, shapes, list(equal), ragged, splits), perform
 
     def __call__(self, name: str, arrays: list[Array]) -> Future[list[Array]]:
         """Start the operation of a graph, which matches by name."""
@@ -446,7 +446,7 @@ def _reducescatter(
     if op not in (Average, Sum):
         raise ValueError(f"op: {op.name} is neither Average nor Sum")
     if any(each.shape.rank == 0 for each in tensors):
-        raise Refused(None, None, "tensor: a scalar has no rows")
+        raise ArgumentRefused(None, None, "tensor: a scalar has no rows")
     operation = Operation("reducescatter", (op.name, prescale, postscale), process_set)
     matched = _matched("reducescatter", named, tensors, process_set)
 
@@ -483,11 +483,11 @@ def _rows(array: Array, splits: list[int], size: int) -> list[int]:
     if not splits:
         if count % size:
             text = f"tensor: {count} rows cannot be divided equally among {size} members"
-            raise Refused(None, None, text)
+            raise ArgumentRefused(None, None, text)
         return [count // size] * size
     if len(splits) != size or min(splits) < 0 or sum(splits) > count:
         text = f"splits: {splits} do not divide {count} rows among {size} members"
-        raise Refused(None, None, text)
+        raise ArgumentRefused(None, None, text)
     return splits
 
 

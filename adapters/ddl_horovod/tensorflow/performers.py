@@ -11,7 +11,7 @@ import numpy as np
 from ddl_core import Comm
 from ddl_core.adapter_arrays import allreduce_together
 from ddl_horovod.common import parts
-from ddl_horovod.executor import Call, Perform
+from ddl_horovod.executor import MemberCall, Perform
 
 Array = np.ndarray[Any, Any]
 
@@ -22,7 +22,7 @@ def dtype(name: str) -> np.dtype[Any]:
 
 
 def allreduce(arrays: list[Array], op: str, prescale: float, postscale: float) -> Perform:
-    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+    def perform(comm: Comm, calls: list[MemberCall]) -> list[Array]:
         sent = [_scaled(array, prescale) for array in arrays]
         if op == "Adasum":
             results = [_adasum(array, comm) for array in sent]
@@ -37,7 +37,7 @@ def allgather(arrays: list[Array]) -> Perform:
     """Concatenate the members' arrays, whose numbers of rows may differ. A joined member has no
     rows."""
 
-    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+    def perform(comm: Comm, calls: list[MemberCall]) -> list[Array]:
         results = []
         for number, array in enumerate(arrays):
             rows = [call.shapes[number][0] if call.shapes else 0 for call in calls]
@@ -52,14 +52,14 @@ def allgather(arrays: list[Array]) -> Perform:
 def broadcast(array: Array, root: int) -> Perform:
     """Broadcast the array of the member `root`, a rank within the set."""
 
-    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+    def perform(comm: Comm, calls: list[MemberCall]) -> list[Array]:
         return [comm.broadcast(array.copy(), root)]
 
     return perform
 
 
 def alltoall(array: Array, rank: int) -> Perform:
-    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+    def perform(comm: Comm, calls: list[MemberCall]) -> list[Array]:
         received = [call.splits[rank] for call in calls]
         result = np.empty((sum(received), *array.shape[1:]), array.dtype)
         comm.alltoallv(
@@ -77,7 +77,7 @@ def reducescatter(arrays: list[Array], op: str, prescale: float, postscale: floa
     """Reduce and scatter the rows. The first members get one row more if the rows cannot be divided
     equally."""
 
-    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+    def perform(comm: Comm, calls: list[MemberCall]) -> list[Array]:
         results = []
         for array in arrays:
             rows = parts(len(array), comm.size)
@@ -90,7 +90,7 @@ def reducescatter(arrays: list[Array], op: str, prescale: float, postscale: floa
     return perform
 
 
-def barrier(comm: Comm, calls: list[Call]) -> None:
+def barrier(comm: Comm, calls: list[MemberCall]) -> None:
     comm.barrier()
 
 

@@ -13,7 +13,7 @@ from ddl_core import Comm, adapter_arrays
 from ddl_core.errors import DdlError
 from ddl_horovod import world
 from ddl_horovod.common import HorovodInternalError
-from ddl_horovod.executor import Call
+from ddl_horovod.executor import MemberCall
 from ddl_horovod.tensorflow import performers
 from ddl_tensorflow.world import comm as job_comm
 
@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 
-class Refused(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
+class ArgumentRefused(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
     """An argument is wrong on this rank."""
 
 
-class Mismatch(tf.errors.FailedPreconditionError, HorovodInternalError):  # type: ignore[misc]
+class CallsMismatch(tf.errors.FailedPreconditionError, HorovodInternalError):  # type: ignore[misc]
     """The members' calls do not match."""
 
 
@@ -45,7 +45,7 @@ class Failed(tf.errors.UnknownError, HorovodInternalError):  # type: ignore[misc
     """The operation failed: a rank exited, or the operation timed out."""
 
 
-class _Members:
+class _TensorFlowMembers:
     def __init__(self, comm: Comm) -> None:
         self.group = comm
 
@@ -58,7 +58,7 @@ class _Members:
         self.group.allgather(own, everyone)
         return [each.tobytes() for each in everyone]
 
-    def take_part(self, call: Call, calls: list[Call]) -> None:
+    def take_part(self, call: MemberCall, calls: list[MemberCall]) -> None:
         arrays = [
             np.zeros(shape, performers.dtype(name))
             for shape, name in zip(call.shapes, call.dtypes, strict=True)
@@ -72,7 +72,7 @@ class _Members:
 
     def internal(self, error: Exception) -> Exception:
         if isinstance(error, HorovodInternalError):
-            return Mismatch(None, None, str(error))
+            return CallsMismatch(None, None, str(error))
         return Failed(None, None, str(error)) if isinstance(error, DdlError) else error
 
     def close(self) -> None:
@@ -104,8 +104,8 @@ class _TensorFlow:
         own: Any = (ddl_tensorflow.local_rank(), ddl_tensorflow.local_size())
         return adapter_arrays.allgather_object(job_comm(), own)
 
-    def open(self, ranks: list[int], included: bool) -> _Members | None:
-        return _Members(job_comm().subset(ranks)) if included else None
+    def open(self, ranks: list[int], included: bool) -> _TensorFlowMembers | None:
+        return _TensorFlowMembers(job_comm().subset(ranks)) if included else None
 
 
 class ProcessSet(world.ProcessSet):

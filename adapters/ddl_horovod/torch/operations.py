@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ddl_horovod import common
 from ddl_horovod.common import Adasum, Average, Reduction, Sum
-from ddl_horovod.executor import JOIN, Call
+from ddl_horovod.executor import JOIN, MemberCall
 from ddl_horovod.torch import performers
 from ddl_horovod.torch.compression import Compression
 from ddl_horovod.torch.world import global_process_set
@@ -375,7 +375,7 @@ def exchange_async(
     that has not joined."""
     executor = process_set.executor()
 
-    def perform(group: Any, calls: list[Call]) -> dict[int, list[int]]:
+    def perform(group: Any, calls: list[MemberCall]) -> dict[int, list[int]]:
         performers.barrier(group, calls)
         pairs = zip(process_set.members(), calls, strict=True)
         return {rank: call.splits for rank, call in pairs if call.kind != JOIN}
@@ -390,7 +390,7 @@ def join(device: int = -1) -> int:
     rank that joined last. The others may call allreduce (Sum, Average, Adasum), allgather (to which
     this rank adds no rows) and barrier. device is ignored."""
     executor = global_process_set.executor()
-    last: int = executor.submit(Call(JOIN, executor.name(None)), performers.barrier).result()
+    last: int = executor.submit(MemberCall(JOIN, executor.name(None)), performers.barrier).result()
     return last
 
 
@@ -491,10 +491,10 @@ def _call(
     equal: list[Any],
     ragged: bool = False,
     splits: Sequence[int] = (),
-) -> Call:
+) -> MemberCall:
     dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
     shapes = [list(tensor.shape) for tensor in tensors]
-    return Call(kind, name, dtypes, shapes, equal, ragged, list(splits), graph=bool(name))
+    return MemberCall(kind, name, dtypes, shapes, equal, ragged, list(splits), graph=bool(name))
 
 
 def _handle(future: Future[Any], finish: Callable[[Any], Any]) -> int:

@@ -90,7 +90,7 @@ def DistributedOptimizer(
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
     assert isinstance(optimizer, _Distributed)
     optimizer._parameter_names = named
-    optimizer._ddl = _Reducer(
+    optimizer._ddl = _GroupReducer(
         *(optimizer, named, compression, backward_passes_per_step, op),
         *(gradient_predivide_factor, sparse_as_dense, process_set),
     )
@@ -101,7 +101,7 @@ def DistributedOptimizer(
 class _Distributed(torch.optim.Optimizer):
     """The methods that `DistributedOptimizer` adds to an optimizer's class."""
 
-    _ddl: _Reducer
+    _ddl: _GroupReducer
     _parameter_names: dict[Tensor, str]  # some programs read it
 
     def __getstate__(self) -> NoReturn:
@@ -159,7 +159,7 @@ class _Distributed(torch.optim.Optimizer):
         super().zero_grad(*arguments, **options)
 
 
-class _Reducer:
+class _GroupReducer:
     """A reducer that combines gradients in groups while backward() computes them.
 
     A group starts when it is complete, and the remaining groups start in synchronize(). Operations

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddl_horovod.common import parts
-from ddl_horovod.executor import Call, Perform
+from ddl_horovod.executor import MemberCall, Perform
 
 _OPS = {
     "Average": dist.ReduceOp.AVG,
@@ -24,7 +24,7 @@ _OPS = {
 def allreduce(
     tensors: list[Tensor], outputs: list[Tensor], op: str, prescale: float, postscale: float
 ) -> Perform:
-    def perform(group: Any, calls: list[Call]) -> list[Tensor]:
+    def perform(group: Any, calls: list[MemberCall]) -> list[Tensor]:
         for tensor, output in zip(tensors, outputs, strict=True):
             moved = (tensor.detach() * prescale if prescale != 1 else tensor.detach()).contiguous()
             moved = moved.clone() if moved.data_ptr() == tensor.data_ptr() else moved
@@ -43,7 +43,7 @@ def allgather(tensors: list[Tensor]) -> Perform:
     """Concatenate the members' tensors, whose numbers of rows may differ. A joined member has no
     rows."""
 
-    def perform(group: Any, calls: list[Call]) -> list[Tensor]:
+    def perform(group: Any, calls: list[MemberCall]) -> list[Tensor]:
         results = []
         for number, tensor in enumerate(tensors):
             rows = [call.shapes[number][0] if call.shapes else 0 for call in calls]
@@ -58,7 +58,7 @@ def allgather(tensors: list[Tensor]) -> Perform:
 def broadcast(tensor: Tensor, output: Tensor, root: int) -> Perform:
     """Broadcast the tensor of the global rank `root`."""
 
-    def perform(group: Any, calls: list[Call]) -> Tensor:
+    def perform(group: Any, calls: list[MemberCall]) -> Tensor:
         moved = tensor.detach().clone(memory_format=torch.contiguous_format)
         dist.broadcast(moved, root, group=group)
         output.detach().copy_(moved)
@@ -68,7 +68,7 @@ def broadcast(tensor: Tensor, output: Tensor, root: int) -> Perform:
 
 
 def alltoall(tensor: Tensor, rank: int) -> Perform:
-    def perform(group: Any, calls: list[Call]) -> tuple[Tensor, Tensor]:
+    def perform(group: Any, calls: list[MemberCall]) -> tuple[Tensor, Tensor]:
         received = [call.splits[rank] for call in calls]
         result = tensor.new_empty((sum(received), *tensor.shape[1:]))
         own = tensor.detach().contiguous()
@@ -82,7 +82,7 @@ def reducescatter(tensors: list[Tensor], op: str, prescale: float, postscale: fl
     """Reduce and scatter the rows. The first members get one row more if the rows cannot be divided
     equally."""
 
-    def perform(group: Any, calls: list[Call]) -> list[Tensor]:
+    def perform(group: Any, calls: list[MemberCall]) -> list[Tensor]:
         results = []
         for tensor in tensors:
             moved = tensor.detach() * prescale if prescale != 1 else tensor.detach()
@@ -96,7 +96,7 @@ def reducescatter(tensors: list[Tensor], op: str, prescale: float, postscale: fl
     return perform
 
 
-def barrier(group: Any, calls: list[Call]) -> None:
+def barrier(group: Any, calls: list[MemberCall]) -> None:
     dist.barrier(group)
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import ddl_torch
 from ddl_horovod import world
 from ddl_horovod.common import HorovodInternalError
-from ddl_horovod.executor import Call
+from ddl_horovod.executor import MemberCall
 from ddl_horovod.torch import performers
 from ddl_torch.world import group as world_group
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-class _Members:
+class _TorchMembers:
     def __init__(self, group: Any) -> None:
         self.group = group
 
@@ -49,7 +49,7 @@ class _Members:
         dist.all_gather(everyone, own, group=self.group)
         return [bytes(each.numpy()) for each in everyone]
 
-    def take_part(self, call: Call, calls: list[Call]) -> None:
+    def take_part(self, call: MemberCall, calls: list[MemberCall]) -> None:
         tensors = [
             torch.zeros(shape, dtype=getattr(torch, dtype))
             for shape, dtype in zip(call.shapes, call.dtypes, strict=True)
@@ -96,9 +96,9 @@ class _Torch:
     def locals(self) -> list[tuple[int, int]]:
         return ddl_torch.allgather_object((ddl_torch.local_rank(), ddl_torch.local_size()))
 
-    def open(self, ranks: list[int], included: bool) -> _Members | None:
+    def open(self, ranks: list[int], included: bool) -> _TorchMembers | None:
         group = dist.new_group(ranks, backend="ddl")
-        return _Members(group) if included else None
+        return _TorchMembers(group) if included else None
 
 
 class ProcessSet(world.ProcessSet):

@@ -29,10 +29,12 @@ from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining, trainer
 from ddl_elastic.worker.loop import WATCHDOG, Loop
 from ddl_jax.elastic import state as elastic_state
-from ddl_jax.elastic.half import Half
+from ddl_jax.elastic.adapter import JaxAdapter
 from ddl_jax.elastic.pins import pin, refuse_fork, seed
 
-__all__ = ["Half", "Job", "pin", "preload", "seed", "train"]
+__all__ = ["Adapter", "Job", "pin", "preload", "seed", "train"]
+
+Adapter = JaxAdapter  # the name by which ddl_elastic finds it
 
 
 def train(
@@ -84,13 +86,13 @@ def train(
         more = {"threads": threads, "workers": workers, "progress": progress}
         return Job(state, grad_fn, update_fn, data, **options, **reading, **saving, **more).train()
     pin(threads)
-    half = _make_half(state, grad_fn, update_fn, data, collate, **constants)
+    adapter = _make_adapter(state, grad_fn, update_fn, data, collate, **constants)
     options["policy"] = policy_find(checkpoint, every, keep)
     trainer.train(
-        Loop(half, **({"comm": comm} if comm else joining.join()), **options),
+        Loop(adapter, **({"comm": comm} if comm else joining.join()), **options),
         {"data": data, **reading},
     )
-    return half.model
+    return adapter.model
 
 
 class Job(ddl_elastic.Job):
@@ -117,14 +119,14 @@ class Job(ddl_elastic.Job):
     def _make_framework(self) -> Framework:
         constants, collate = self._constants, self._reading["collate"]
         numbers = {"batch": constants.batch, "logical": constants.logical, "seed": constants.seed}
-        return _make_half(self._state, *self._functions, self._data, collate, **numbers)
+        return _make_adapter(self._state, *self._functions, self._data, collate, **numbers)
 
     def _restore(self, state: State) -> Any:
         """Return the state with NumPy arrays, so that JAX does not start in this process."""
         return elastic_state.load(state, elastic_state.shapes(self._state))
 
 
-def _make_half(
+def _make_adapter(
     state: Any,
     grad_fn: Callable[..., Any],
     update_fn: Callable[..., Any],
@@ -134,11 +136,11 @@ def _make_half(
     batch: int,
     logical: int,
     seed: int,
-) -> Half:
+) -> JaxAdapter:
     """Create the adapter. It reads one share as an example, to determine the gradients' shapes."""
     example = read_example(data, batch, logical, seed, flat.seed, collate or flat.stack)
     made = state() if callable(state) else state
-    return Half(made, grad_fn, update_fn, example)
+    return JaxAdapter(made, grad_fn, update_fn, example)
 
 
 # ---- from ddl_elastic.frameworks.protocol.AdapterModule ----

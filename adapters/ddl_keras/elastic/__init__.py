@@ -28,11 +28,13 @@ from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining
 from ddl_elastic.worker.loop import WATCHDOG, Loop
 from ddl_keras.elastic import evaluation
+from ddl_keras.elastic.adapter import KerasAdapter
 from ddl_keras.elastic.callbacks import on_writer
-from ddl_keras.elastic.half import Half
 from ddl_keras.elastic.pins import pin, refuse_fork, seed
 
-__all__ = ["Arrays", "Half", "Job", "fit", "pin", "preload", "seed"]
+__all__ = ["Adapter", "Arrays", "Job", "fit", "pin", "preload", "seed"]
+
+Adapter = KerasAdapter  # the name by which ddl_elastic finds it
 
 
 class Arrays:
@@ -83,9 +85,9 @@ def fit(
     """
     pin(threads)
     data, validation_data = _as_dataset(data), _as_dataset(validation_data)
-    half = _make_half(model, data, collate, batch, logical, seed)
+    adapter = _make_adapter(model, data, collate, batch, logical, seed)
     loop = Loop(
-        half,
+        adapter,
         **({"comm": comm} if comm else joining.join()),
         batch=batch,
         logical=logical,
@@ -109,13 +111,13 @@ def fit(
 
     def begin_epoch(number: int) -> None:
         if number == ([0, *ends])[epoch]:  # not if the job resumed within the epoch
-            half.reset_metrics()
+            adapter.reset_metrics()
         calls.on_epoch_begin(epoch)
 
     def end_epoch() -> dict[str, Any]:
         logs: dict[str, Any] = evaluation.results(model)
         if validation_data is not None:
-            logs |= evaluation.run(half, loop, validation_data, size, collate)
+            logs |= evaluation.run(adapter, loop, validation_data, size, collate)
         calls.on_epoch_end(epoch, logs)
         return logs
 
@@ -129,10 +131,10 @@ def fit(
         calls.on_train_batch_begin(step.number)
         for share in step:
             step.run(share)
-        half.update()
+        adapter.update()
         epoch = bisect_right(ends, step.number)  # a joining worker knows its step only now
         if step.number == ([0, *ends])[epoch]:  # a state loaded after the reset has old metrics
-            half.keep_last_metrics()
+            adapter.keep_last_metrics()
         calls.on_train_batch_end(step.number, evaluation.results(model))
         if step.number + 1 == ends[epoch]:
             logs = end_epoch()
@@ -167,15 +169,19 @@ class Job(ddl_elastic.Job):
     def _make_framework(self) -> Framework:
         constants, data = self._constants, self._reading["data"]
         numbers = constants.batch, constants.logical, constants.seed
-        return _make_half(self._model(), data, self._reading["collate"], *numbers)
+        return _make_adapter(self._model(), data, self._reading["collate"], *numbers)
 
 
 def _as_dataset(data: Any) -> Any:
     return Arrays(*data) if isinstance(data, tuple) else data
 
 
-def _make_half(model: Any, data: Any, collate: Any, batch: int, logical: int, seed: int) -> Half:
-    return Half(model, read_example(data, batch, logical, seed, flat.seed, collate or flat.stack))
+def _make_adapter(
+    model: Any, data: Any, collate: Any, batch: int, logical: int, seed: int
+) -> KerasAdapter:
+    return KerasAdapter(
+        model, read_example(data, batch, logical, seed, flat.seed, collate or flat.stack)
+    )
 
 
 def preload() -> None:

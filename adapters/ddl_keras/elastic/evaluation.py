@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from ddl_elastic.worker.loop import Loop
-from ddl_keras.elastic.half import Half
+from ddl_keras.elastic.adapter import KerasAdapter
 
 
 def results(model: Any) -> dict[str, Any]:
@@ -20,27 +20,27 @@ def results(model: Any) -> dict[str, Any]:
     return {name: keras.ops.convert_to_numpy(value).tolist() for name, value in found.items()}
 
 
-def run(half: Half, loop: Loop, data: Any, batch: int, collate: Any) -> dict[str, Any]:
+def run(adapter: KerasAdapter, loop: Loop, data: Any, batch: int, collate: Any) -> dict[str, Any]:
     """Evaluate the data on all ranks together, and return the metrics. All ranks call this."""
-    model = half.model
+    model = adapter.model
 
     def evaluate(samples: Any) -> Any:
         """Return the amounts that a batch adds to the metrics' variables."""
-        half.write_metrics(half.unseen)
+        adapter.write_metrics(adapter.unseen)
         model.test_on_batch(*samples)
         values = [keras.ops.convert_to_numpy(each) for each in model.metrics_variables]
-        changes = map(np.subtract, values, half.unseen)
+        changes = map(np.subtract, values, adapter.unseen)
         return np.concatenate([np.asarray(each, np.float64).reshape(-1) for each in changes])
 
     total = loop.map(data, evaluate, batch=batch, collate=collate).sum(0)
-    ends = np.cumsum([each.size for each in half.unseen])
+    ends = np.cumsum([each.size for each in adapter.unseen])
     parts = np.split(total, ends[:-1])
-    half.write_metrics(
+    adapter.write_metrics(
         [
             (unseen + part.reshape(unseen.shape)).astype(unseen.dtype)
-            for unseen, part in zip(half.unseen, parts, strict=True)
+            for unseen, part in zip(adapter.unseen, parts, strict=True)
         ]
     )
     found = {f"val_{name}": value for name, value in results(model).items()}
-    half.write_metrics(half.totals)
+    adapter.write_metrics(adapter.totals)
     return found

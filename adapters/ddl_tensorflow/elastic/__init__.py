@@ -30,10 +30,12 @@ import ddl_core
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining
 from ddl_elastic.worker.loop import Loop
-from ddl_tensorflow.elastic.half import Half
+from ddl_tensorflow.elastic.adapter import TensorFlowAdapter
 from ddl_tensorflow.elastic.pins import pin, seed
 
-__all__ = ["Half", "Job", "pin", "preload", "seed"]
+__all__ = ["Adapter", "Job", "pin", "preload", "seed"]
+
+Adapter = TensorFlowAdapter  # the name by which ddl_elastic finds it
 
 
 class Job(Loop):
@@ -62,21 +64,23 @@ class Job(Loop):
         **options: Any,
     ) -> None:
         pin(threads)
-        self._half = Half(model, optimizer, generators)
+        self._adapter = TensorFlowAdapter(model, optimizer, generators)
         options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
-        super().__init__(self._half, **joined, batch=batch, logical=logical, seed=seed, **options)
+        super().__init__(
+            self._adapter, **joined, batch=batch, logical=logical, seed=seed, **options
+        )
 
     @property
     def gradients(self) -> list[tf.Tensor]:
         """The gradients of model.trainable_variables for the whole batch, after all shares."""
-        return self._half.gradients
+        return self._adapter.gradients
 
     @property
     def random_seed(self) -> tf.Tensor:
         """The share's seed, two numbers for tf.random.stateless_uniform and similar functions. Pass
         it to a tf.function as an argument."""
-        return self._half.random_seed
+        return self._adapter.random_seed
 
 
 def preload() -> None:

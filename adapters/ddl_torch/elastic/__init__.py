@@ -29,9 +29,9 @@ from ddl_elastic.worker import joining
 from ddl_elastic.worker.loop import Loop
 from ddl_torch.elastic import environment, modules
 from ddl_torch.elastic import state as elastic_state
-from ddl_torch.elastic.buffers import Buffers
+from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.gradients import Gradients
-from ddl_torch.elastic.layout import Layout
+from ddl_torch.elastic.layout import ShareLayout
 from ddl_torch.elastic.loading import Loading
 from ddl_torch.elastic.pins import pin, seed
 from ddl_torch.elastic.refusals import refuse
@@ -80,11 +80,13 @@ class Job(Loop):
         **options: Any,
     ) -> None:
         pin(threads)
-        half = Half(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
+        adapter = TorchAdapter(
+            model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also
+        )
         options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
         constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
-        super().__init__(half, **joined, **constants, strict=strict, **options)
+        super().__init__(adapter, **joined, **constants, strict=strict, **options)
 
 
 def preload() -> None:
@@ -95,7 +97,7 @@ def preload() -> None:
     torch.optim.SGD([parameter]).step()
 
 
-class Half(Loading):
+class TorchAdapter(Loading):
     """The PyTorch adapter; implements ddl_elastic.frameworks.protocol.Framework."""
 
     def __init__(
@@ -142,9 +144,9 @@ class Half(Loading):
     def _lay_out(self, trained: Sequence[nn.Parameter]) -> None:
         self._gradients.close()
         self._gradients = Gradients(trained, self._bucket_bytes)
-        self._buffers = Buffers(self.model, self._takes_first)
+        self._buffers = ModelBuffers(self.model, self._takes_first)
         gradients, buffers = self._gradients.buckets, self._buffers.kinds
-        self._layout = Layout(gradients, buffers, self._buffers.op)
+        self._layout = ShareLayout(gradients, buffers, self._buffers.op)
         self._shares = Shares(self._layout)
         self._result = self._shares.take_arrays()
 
@@ -237,3 +239,6 @@ class Half(Loading):
     def load(self, state: protocol.State) -> None:
         elastic_state.write(state, self.model, self.optimizer, self._also)
         self._trained = None
+
+
+Adapter = TorchAdapter  # the name by which ddl_elastic finds it

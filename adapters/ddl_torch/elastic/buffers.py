@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ddl_torch.elastic.layout import Section
-from ddl_torch.elastic.shares import Arrays, Share
+from ddl_torch.elastic.shares import Share, ShareArrays
 from ddl_torch.elastic.tensors import WIDE, is_integer, wide
 
 
-class Buffers:
+class ModelBuffers:
     """The buffers of a model. Each share starts from the committed values.
 
     first  True to commit the values of logical worker 0's share, False to commit the average of all
@@ -83,7 +83,7 @@ class Buffers:
                     f"the model changed a buffer of {each.dtype}, which has no average"
                 )
 
-    def apply(self, result: Arrays) -> None:
+    def apply(self, result: ShareArrays) -> None:
         """Commit the combined result of all shares."""
         if not self._is_saved:  # this process computed no share
             self._save()

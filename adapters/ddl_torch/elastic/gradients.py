@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddl_elastic.frameworks.protocol import Ready
-from ddl_torch.elastic.shares import Arrays, Share, Shares
+from ddl_torch.elastic.shares import Share, ShareArrays, Shares
 from ddl_torch.elastic.tensors import wide
 
 
@@ -87,7 +87,7 @@ class Gradients:
             raise NotImplementedError("a gradient is sparse; elastic training needs dense ones")
         return parameter.grad.to("cpu", wide(parameter)).contiguous()
 
-    def apply(self, result: Arrays, weight: float) -> None:
+    def apply(self, result: ShareArrays, weight: float) -> None:
         """Set the gradients of the parameters that any share used, and clear the others."""
         parts, used = [*chain.from_iterable(result.parts)], result.numbers.tolist()[2:]
         if weight != 1:

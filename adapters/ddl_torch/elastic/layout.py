@@ -34,7 +34,7 @@ class Section:
         return cls(torch.empty(count, dtype=wide(tensors[0])), tensors)
 
 
-class Layout:
+class ShareLayout:
     """The layout of shares with these buckets of parameters and these groups of buffers, each of
     one type.
 

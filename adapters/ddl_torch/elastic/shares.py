@@ -14,19 +14,19 @@ import ddl_core
 from ddl_core import dtypes
 from ddl_core.order import add_at
 from ddl_elastic.frameworks.protocol import Array
-from ddl_torch.elastic.layout import Layout, Section
+from ddl_torch.elastic.layout import Section, ShareLayout
 from ddl_torch.elastic.tensors import wide
 
 _DTYPES = {each: dtypes.from_name(str(each)[6:], "") for each in (torch.float32, torch.float64)}
 
 
-class Arrays(list[Array]):
+class ShareArrays(list[Array]):
     """The results of a share or of a step, as arrays and their sections.
 
     has_gradients  True to allocate memory for gradients
     """
 
-    def __init__(self, layout: Layout, has_gradients: bool = True) -> None:
+    def __init__(self, layout: ShareLayout, has_gradients: bool = True) -> None:
         found: dict[int, Section] = {}
         self.others: list[Array] = []  # for each array, its part without gradients
         for numbers in layout.arrays:
@@ -54,10 +54,10 @@ class Share(Sequence[Array]):
     """
 
     def __init__(self, shares: Shares) -> None:
-        self._shares, self._own = shares, Arrays(shares.layout, has_gradients=False)
+        self._shares, self._own = shares, ShareArrays(shares.layout, has_gradients=False)
         self.numbers, self.buffers = self._own.numbers, self._own.buffers
         self.parts: list[list[Tensor]] = []
-        self._arrays: Arrays | None = None
+        self._arrays: ShareArrays | None = None
         self._made = 0  # number of arrays that are filled
 
     def __len__(self) -> int:
@@ -91,12 +91,12 @@ class Share(Sequence[Array]):
         if self._made == number:
             self._have_made(arrays)
 
-    def _take_arrays(self) -> Arrays:
+    def _take_arrays(self) -> ShareArrays:
         if self._arrays is None:
             self._arrays = self._shares.take_arrays()
         return self._arrays
 
-    def _have_made(self, arrays: Arrays) -> None:
+    def _have_made(self, arrays: ShareArrays) -> None:
         """Mark the next array as filled, and use its memory for the gradients."""
         if self._made < len(self.parts):
             self.parts[self._made] = arrays.parts[self._made]
@@ -106,7 +106,7 @@ class Share(Sequence[Array]):
         arrays = self._arrays if self._arrays and self._made > number else self._own
         return arrays.others[number]
 
-    def clear(self) -> Arrays | None:
+    def clear(self) -> ShareArrays | None:
         """Reset a share that is no longer in use. Return its arrays, or None if it has none."""
         arrays, self._arrays, self._made = self._arrays, None, 0
         self.parts = []
@@ -116,16 +116,16 @@ class Share(Sequence[Array]):
 class Shares:
     """A pool of reusable shares and arrays of one layout."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ShareLayout) -> None:
         self.layout = layout
         self._shares: list[Share] = []
-        self._arrays: list[Arrays] = []
+        self._arrays: list[ShareArrays] = []
 
     def take(self) -> Share:
         return self._shares.pop() if self._shares else Share(self)
 
-    def take_arrays(self) -> Arrays:
-        return self._arrays.pop() if self._arrays else Arrays(self.layout)
+    def take_arrays(self) -> ShareArrays:
+        return self._arrays.pop() if self._arrays else ShareArrays(self.layout)
 
     def free(self, share: Share) -> None:
         if arrays := share.clear():

@@ -11,6 +11,7 @@ import pickle
 import keras
 import numpy as np
 import tensorflow as tf
+from checks import refused
 from horovod_recorded import Recorded
 
 import ddl_horovod.keras
@@ -25,15 +26,6 @@ EVENS = tf_hvd.add_process_set(range(0, SIZE, 2))
 
 def same(value, expected):
     np.testing.assert_allclose(np.asarray(value, np.float64), expected, rtol=1e-6)
-
-
-def refused(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), str(error)
-    else:
-        raise AssertionError(f"no {kind.__name__}: {text}")
 
 
 def linear(optimizer, **options):

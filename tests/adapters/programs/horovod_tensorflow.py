@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from checks import refused
 from horovod_recorded import Recorded
 
 import ddl_horovod.tensorflow
@@ -25,15 +26,6 @@ MEMBERS = list(range(0, SIZE, 2))
 
 def same(tensor, expected):
     np.testing.assert_array_equal(np.asarray(tensor, np.float64), np.asarray(expected, np.float64))
-
-
-def refused(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), str(error)
-    else:
-        raise AssertionError(f"no {kind.__name__}: {text}")
 
 
 def own(rows=4, dtype=tf.float32):

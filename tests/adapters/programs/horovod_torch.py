@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from checks import refused
 from horovod_recorded import Recorded
 
 import ddl_horovod.torch
@@ -27,15 +28,6 @@ EVENS = hvd.add_process_set(range(0, SIZE, 2))
 
 def same(tensor, expected):
     assert torch.equal(tensor, torch.as_tensor(expected, dtype=tensor.dtype)), (tensor, expected)
-
-
-def refused(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), str(error)
-    else:
-        raise AssertionError(f"no {kind.__name__}: {text}")
 
 
 def own(rows=4, dtype=torch.float32):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from checks import refused
 
 import ddl_jax
 import ddl_jax.mpi4jax as mpi4jax
@@ -27,15 +28,6 @@ def both(function, *arguments):
     plain, compiled = function(*arguments), jax.jit(function)(*arguments)
     same(plain, compiled)
     return plain
-
-
-def refused(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), str(error)
-    else:
-        raise AssertionError(f"no {kind.__name__}: {text}")
 
 
 def collectives():

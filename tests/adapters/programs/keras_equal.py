@@ -16,6 +16,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from checks import refused
 
 import ddl_keras as ddl
 from ddl_core.errors import InvalidArgument
@@ -69,15 +70,6 @@ def everyones(values):
 def assert_equal(model, what):
     everyone = everyones(weights_of(model))
     assert np.isfinite(everyone).all() and (everyone == everyone[0]).all(), f"{what}: they differ"
-
-
-def refused(error, text, function, *arguments, **options):
-    try:
-        function(*arguments, **options)
-    except error as raised:
-        assert text in str(raised), raised
-    else:
-        raise AssertionError(f"{error} was not raised")
 
 
 def iterations(optimizer):

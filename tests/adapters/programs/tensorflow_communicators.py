@@ -10,6 +10,7 @@ import sys
 import keras
 import numpy as np
 import tensorflow as tf
+from checks import refused
 
 import ddl_keras
 import ddl_tensorflow as ddl
@@ -29,15 +30,6 @@ if "interpreted" not in sys.argv:
 
 def same(tensor, expected):
     np.testing.assert_allclose(np.asarray(tensor, np.float64), expected, rtol=1e-6)
-
-
-def refused(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), str(error)
-    else:
-        raise AssertionError(f"no {kind.__name__}: {text}")
 
 
 def own(rows=4):

@@ -9,20 +9,12 @@ import sys
 
 import numpy as np
 import tensorflow as tf
+from checks import refused
 from tensorflow.python.framework import kernels, op_def_registry
 
 import ddl_core
 import ddl_tensorflow as ddl
 from ddl_core.errors import InvalidArgument, InvalidState, Unsupported
-
-
-def refused(error: type[Exception], text: str, function, *arguments, **options) -> None:
-    try:
-        function(*arguments, **options)
-    except error as raised:
-        assert text in str(raised), raised
-    else:
-        raise AssertionError(f"{text!r} was not raised")
 
 
 def same(result, expected) -> None:

@@ -11,22 +11,13 @@ import threading
 import numpy as np
 import torch
 import torch.distributed as dist
+from checks import refused
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import ddl_core
 import ddl_torch as ddl
 from ddl_core.errors import InvalidArgument, InvalidState
-
-
-def refused(error: type[Exception], text: str, function, *arguments, **options) -> None:
-    try:
-        function(*arguments, **options)
-    except error as raised:
-        assert text in str(raised), raised
-    else:
-        raise AssertionError(f"{text!r} was not raised")
-
 
 refused(InvalidState, "call ddl_torch.init() first", ddl.rank)
 refused(InvalidState, "call ddl_torch.init() first", ddl.allreduce, torch.ones(1))

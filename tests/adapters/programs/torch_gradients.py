@@ -10,6 +10,7 @@ difference in the sum of the ranks' losses is the derivative of a float64, but f
 from __future__ import annotations
 
 import torch
+from checks import refused
 from torch import Tensor
 
 import ddl_torch as ddl
@@ -136,15 +137,6 @@ x = values((2,), 0).requires_grad_()
 (result,) = ddl.allreduce_async(x).future().wait()
 result.sum().backward()
 assert x.grad.tolist() == [size] * 2
-
-
-def refused(error: type[Exception], text: str, function, *arguments, **options) -> None:
-    try:
-        function(*arguments, **options)
-    except error as raised:
-        assert text in str(raised), raised
-    else:
-        raise AssertionError(f"{text!r} was not raised")
 
 
 x = values((size,), 0).requires_grad_()

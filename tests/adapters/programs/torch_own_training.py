@@ -9,21 +9,12 @@ import warnings
 
 import torch
 import torch.distributed as dist
+from checks import refused
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import ddl_torch as ddl
 from ddl_core.errors import InvalidArgument, InvalidState
-
-
-def refused(error: type[Exception], text: str, function, *arguments, **options) -> None:
-    try:
-        function(*arguments, **options)
-    except error as raised:
-        assert text in str(raised), raised
-    else:
-        raise AssertionError(f"{text!r} was not raised")
-
 
 refused(
     InvalidState,

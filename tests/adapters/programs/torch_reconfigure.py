@@ -13,11 +13,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from checks import refused
 from torch._C._distributed_c10d import ErrorType
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
@@ -68,15 +68,6 @@ def summed() -> float:
     dist.all_reduce(tensor)
     assert (tensor == tensor[0]).all()
     return float(tensor[0])
-
-
-def refused(kind: type[Exception], text: str, call: Callable[[], object]) -> None:
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"nothing was raised; expected {text!r}")
 
 
 def lives(member: Member) -> None:

@@ -32,7 +32,7 @@ from ddl_elastic.coordinator import watchdogs
 from ddl_elastic.frameworks.protocol import digest
 from ddl_elastic.shares import balance
 from ddl_elastic.worker import trainer
-from ddl_torch.elastic import Half
+from ddl_torch.elastic import TorchAdapter
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -216,8 +216,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         model = job.train(Disturber(job, case))
     except JobFailed as error:
         return {**job.report(), "error": str(error)}
-    half = Half(model, make_optimizer(model.parameters()))
-    return {**job.report(), "model": digest(half.state())}
+    adapter = TorchAdapter(model, make_optimizer(model.parameters()))
+    return {**job.report(), "model": digest(adapter.state())}
 
 
 if __name__ == "__main__":

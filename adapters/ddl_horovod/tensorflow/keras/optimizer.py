@@ -94,7 +94,7 @@ def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
         base.apply is not _OPTIMIZER.apply
     )
 
-    class Distributed(base):  # type: ignore[misc]
+    class Combining(base):  # type: ignore[misc]
         _original, _reducer, _factor = base, reducer, factor
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -141,4 +141,4 @@ def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
             reducer.check_copy()
             return copied_by(super().__reduce__(), _distribute, (reducer, factor))
 
-    return saved_as_base(Distributed)
+    return saved_as_base(Combining)

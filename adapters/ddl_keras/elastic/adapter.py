@@ -18,7 +18,7 @@ from ddl_keras.elastic import pins
 from ddl_keras.elastic.backends import make_functions
 
 
-class Half(Flat):
+class KerasAdapter(Flat):
     """The Keras adapter; implements ddl_elastic.frameworks.protocol.Framework.
 
     A share starts with the committed variables, empty metrics, and seed generators seeded for this

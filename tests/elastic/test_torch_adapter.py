@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's half: what a share returns, what is applied, what is refused."""
+"""PyTorch's adapter: what a share returns, what is applied, what is refused."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from ddl_elastic.shares.sampler import share_seed  # noqa: E402
 from ddl_torch.elastic.tensors import pack, unpack  # noqa: E402
 
 
-def half_of(model: nn.Module, **options: Any) -> elastic.Half:
-    return elastic.Half(model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
+def adapter_of(model: nn.Module, **options: Any) -> elastic.TorchAdapter:
+    return elastic.TorchAdapter(model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
 
 
 class Odd(nn.Module):
@@ -51,31 +51,31 @@ class Odd(nn.Module):
         return (x * self.brief.float() * self.frozen) @ self.weight.T
 
 
-def compute(half: elastic.Half, x: torch.Tensor, worker: int = 0) -> Any:
-    half.result()
-    half.begin(worker)
-    return half.backward(half.model(x).sum())
+def compute(adapter: elastic.TorchAdapter, x: torch.Tensor, worker: int = 0) -> Any:
+    adapter.result()
+    adapter.begin(worker)
+    return adapter.backward(adapter.model(x).sum())
 
 
-def apply(half: elastic.Half, arrays: list[np.ndarray]) -> None:
-    for array, value in zip(half.result(), arrays, strict=True):
+def apply(adapter: elastic.TorchAdapter, arrays: list[np.ndarray]) -> None:
+    for array, value in zip(adapter.result(), arrays, strict=True):
         array[:] = value
-    half.apply()
+    adapter.apply()
 
 
 def test_the_next_share_starts_from_the_same_state_and_the_result_is_applied() -> None:
-    half = half_of(Odd())
-    before = digest(half.state())
-    share = compute(half, torch.ones(4, 3))
-    half.begin(1)
-    assert digest(half.state()) == before
+    adapter = adapter_of(Odd())
+    before = digest(adapter.state())
+    share = compute(adapter, torch.ones(4, 3))
+    adapter.begin(1)
+    assert digest(adapter.state()) == before
     gradients, buffers, numbers = 6 + 3 + 1, 2 + 1 + 3, 2 + 3
     assert [array.dtype.name for array in share] == ["float32", "int64"]
     assert [array.size for array in share] == [gradients + buffers + numbers, 1]
     loss = share.numbers[0]
-    apply(half, share)
-    model = half.model
-    assert half.loss == loss
+    apply(adapter, share)
+    model = adapter.model
+    assert adapter.loss == loss
     assert model.weight.grad.tolist() == [[4.0] * 3] * 2
     assert model.brief.grad.dtype == torch.bfloat16
     assert model.frozen.grad is None
@@ -87,12 +87,12 @@ def test_the_next_share_starts_from_the_same_state_and_the_result_is_applied() -
 
 def test_an_average_over_three_shares_keeps_constant_buffers() -> None:
     """The sum x + x + x divided by 3 need not be x, so that changes are averaged, not values."""
-    half = half_of(Odd())
-    shares = [compute(half, torch.ones(4, 3)) for _ in range(3)]
+    adapter = adapter_of(Odd())
+    shares = [compute(adapter, torch.ones(4, 3)) for _ in range(3)]
     result = [(a + b + c) / a.dtype.type(3) for a, b, c in zip(*shares, strict=True)]
-    apply(half, result)
-    assert half.model.third.item() == torch.tensor(1 / 3).item()
-    assert int(half.model.calls) == 1
+    apply(adapter, result)
+    assert adapter.model.third.item() == torch.tensor(1 / 3).item()
+    assert int(adapter.model.calls) == 1
 
 
 class Limits(nn.Linear):
@@ -110,11 +110,11 @@ class Limits(nn.Linear):
 
 
 def test_buffers_that_are_infinite() -> None:
-    half = half_of(Limits())
-    share = compute(half, torch.ones(4, 3))
+    adapter = adapter_of(Limits())
+    share = compute(adapter, torch.ones(4, 3))
     assert share.buffers[0].array.tolist() == [0, 0, np.inf, *[-np.float32(3e38)] * 2]
-    apply(half, share)
-    assert half.model.limits.tolist() == [-np.inf, np.inf, np.inf, 0, 0]
+    apply(adapter, share)
+    assert adapter.model.limits.tolist() == [-np.inf, np.inf, np.inf, 0, 0]
 
 
 def average(shares: list[list[np.ndarray]]) -> list[np.ndarray]:
@@ -126,59 +126,59 @@ def test_weights_make_a_mean_of_all_shares() -> None:
     """The mean over what is counted in the batch, not of the shares' means."""
     torch.manual_seed(0)
     x, counted = torch.randn(8, 3), torch.tensor([1, 1, 1, 1, 1, 0, 0, 0.0])
-    half, shares = half_of(nn.Linear(3, 1)), []
+    adapter, shares = adapter_of(nn.Linear(3, 1)), []
     for part in (slice(0, 4), slice(4, 8)):
-        half.result()
-        half.begin(0)
-        losses = half.model(x[part]).square().squeeze(1) * counted[part]
-        shares.append(half.backward(losses.sum(), weight=counted[part].sum()))
-    apply(half, average(shares))
-    found = half.model.weight.grad.clone()
-    half.model.zero_grad()
-    mean = half.model(x[:5]).square().mean()
+        adapter.result()
+        adapter.begin(0)
+        losses = adapter.model(x[part]).square().squeeze(1) * counted[part]
+        shares.append(adapter.backward(losses.sum(), weight=counted[part].sum()))
+    apply(adapter, average(shares))
+    found = adapter.model.weight.grad.clone()
+    adapter.model.zero_grad()
+    mean = adapter.model(x[:5]).square().mean()
     mean.backward()
-    assert torch.allclose(found, half.model.weight.grad)
-    assert half.loss == pytest.approx(mean.item())
+    assert torch.allclose(found, adapter.model.weight.grad)
+    assert adapter.loss == pytest.approx(mean.item())
 
 
 def test_wrong_weights() -> None:
-    half = half_of(nn.Linear(3, 1))
+    adapter = adapter_of(nn.Linear(3, 1))
     for weight in (-1, float("nan"), float("inf")):
-        half.result()
-        half.begin(0)
+        adapter.result()
+        adapter.begin(0)
         with pytest.raises(ValueError, match=f"weight is {float(weight)}"):
-            half.backward(half.model(torch.ones(2, 3)).sum(), weight=weight)
-    half.begin(0)
-    share = half.backward(half.model(torch.ones(2, 3)).sum(), weight=0)
+            adapter.backward(adapter.model(torch.ones(2, 3)).sum(), weight=weight)
+    adapter.begin(0)
+    share = adapter.backward(adapter.model(torch.ones(2, 3)).sum(), weight=0)
     with pytest.raises(ValueError, match="all shares of a step have weight 0"):
-        apply(half, share)
+        apply(adapter, share)
 
 
 def test_batch_norm_is_a_share_s_own() -> None:
     """PyTorch's kernel changes the statistics without changing their versions."""
     model = nn.BatchNorm1d(3)
-    half = half_of(model)
+    adapter = adapter_of(model)
     x = torch.randn(8, 3)
-    share = compute(half, x)
-    half.begin(1)
+    share = compute(adapter, x)
+    adapter.begin(1)
     assert model.running_mean.tolist() == [0.0] * 3
-    apply(half, share)
+    apply(adapter, share)
     assert torch.allclose(model.running_mean, 0.1 * x.mean(0))
     assert int(model.num_batches_tracked) == 1
 
 
 def test_the_first_share_s_buffers_are_kept() -> None:
     """As DistributedDataParallel has it; infinities and numbers of calls as well."""
-    half = half_of(Odd(), buffers="first")
-    before = digest(half.state())
-    shares = [compute(half, torch.full((4, 3), v + 1.0), v) for v in range(3)]
-    half.begin(3)
-    assert digest(half.state()) == before
-    ops = half.ops()
+    adapter = adapter_of(Odd(), buffers="first")
+    before = digest(adapter.state())
+    shares = [compute(adapter, torch.full((4, 3), v + 1.0), v) for v in range(3)]
+    adapter.begin(3)
+    assert digest(adapter.state()) == before
+    ops = adapter.ops()
     assert ops == ["average", "sum", "sum"]
     sums = [sum(each) for each in zip(*shares, strict=True)]
-    apply(half, [s / 3 if op == "average" else s for s, op in zip(sums, ops, strict=True)])
-    model = half.model
+    apply(adapter, [s / 3 if op == "average" else s for s, op in zip(sums, ops, strict=True)])
+    model = adapter.model
     assert model.mean.tolist() == [0.5] * 3
     assert model.mask.tolist() == [0.0, -torch.inf]
     assert model.third.item() == torch.tensor(1 / 3).item()
@@ -187,48 +187,48 @@ def test_the_first_share_s_buffers_are_kept() -> None:
 
 def test_what_becomes_of_buffers_is_one_of_two() -> None:
     with pytest.raises(ValueError, match='buffers is \'last\'; it is "average" or "first"'):
-        half_of(Odd(), buffers="last")
+        adapter_of(Odd(), buffers="last")
 
 
 def test_arrays_are_used_again() -> None:
-    half = half_of(Odd())
-    result, share = half.result(), compute(half, torch.ones(4, 3))
-    half.free(share)
-    assert compute(half, torch.ones(4, 3)) is share
-    assert half.result() is result
+    adapter = adapter_of(Odd())
+    result, share = adapter.result(), compute(adapter, torch.ones(4, 3))
+    adapter.free(share)
+    assert compute(adapter, torch.ones(4, 3)) is share
+    assert adapter.result() is result
 
 
 def test_another_model_may_be_made_meanwhile() -> None:
-    half = half_of(Odd())
-    result = half.result()
+    adapter = adapter_of(Odd())
+    result = adapter.result()
     nn.Linear(3, 3)
-    half.model.calls = half.model.calls  # as `self.calls += 1` does
-    assert half.result() is result
+    adapter.model.calls = adapter.model.calls  # as `self.calls += 1` does
+    assert adapter.result() is result
 
 
 def test_a_loaded_state_is_where_shares_start() -> None:
-    half, other = half_of(Odd()), half_of(Odd())
+    adapter, other = adapter_of(Odd()), adapter_of(Odd())
     apply(other, compute(other, torch.ones(4, 3)))
-    compute(half, torch.ones(4, 3))
-    half.load(other.state())
-    half.result()
-    half.begin(0)
-    assert digest(half.state()) == digest(other.state())
+    compute(adapter, torch.ones(4, 3))
+    adapter.load(other.state())
+    adapter.result()
+    adapter.begin(0)
+    assert digest(adapter.state()) == digest(other.state())
 
 
 @pytest.mark.parametrize("change", ["freeze", "replace", "add"])
 def test_the_model_changes_between_two_steps(change: str) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
-    half = half_of(model)
-    apply(half, compute(half, torch.ones(2, 3)))
+    adapter = adapter_of(model)
+    apply(adapter, compute(adapter, torch.ones(2, 3)))
     if change == "freeze":
         model[0].requires_grad_(False)
     elif change == "replace":
         model[1] = nn.Linear(3, 4)
     else:
         model.append(nn.BatchNorm1d(2))
-    share = compute(half, torch.ones(2, 3))
-    apply(half, share)
+    share = compute(adapter, torch.ones(2, 3))
+    apply(adapter, share)
     trained = [each for each in model.parameters() if each.requires_grad]
     assert [each.shape for each in share.parts[0]] == [each.shape for each in reversed(trained)]
     assert share.numbers.size == 2 + len(trained)
@@ -245,34 +245,37 @@ class Wrapped:
 
 def test_a_schedule_that_nothing_saves_is_refused() -> None:
     """A worker that joins would begin with a new one."""
-    half = half_of(nn.Linear(3, 2))
-    schedule = torch.optim.lr_scheduler.StepLR(half.optimizer, 1)
+    adapter = adapter_of(nn.Linear(3, 2))
+    schedule = torch.optim.lr_scheduler.StepLR(adapter.optimizer, 1)
     message = re.escape('give it as also={"schedule": schedule}')
     with pytest.raises(ValueError, match=message):
-        half.result()
-    average = torch.optim.swa_utils.AveragedModel(half.model)
-    other = torch.optim.lr_scheduler.StepLR(half_of(nn.Linear(3, 2)).optimizer, 1)
-    for also in ({"average": average}, {"schedule": other}, {"optimizer": half.optimizer}):
+        adapter.result()
+    average = torch.optim.swa_utils.AveragedModel(adapter.model)
+    other = torch.optim.lr_scheduler.StepLR(adapter_of(nn.Linear(3, 2)).optimizer, 1)
+    for also in ({"average": average}, {"schedule": other}, {"optimizer": adapter.optimizer}):
         with pytest.raises(ValueError, match=message):
-            elastic.Half(half.model, half.optimizer, also=also).result()
+            elastic.TorchAdapter(adapter.model, adapter.optimizer, also=also).result()
     for kept in (schedule, Wrapped(schedule)):
-        elastic.Half(half.model, half.optimizer, also={"any name": kept}).result()
+        elastic.TorchAdapter(adapter.model, adapter.optimizer, also={"any name": kept}).result()
 
 
 def test_schedules_made_of_schedules_are_kept() -> None:
-    half, schedules = half_of(nn.Linear(3, 2)), torch.optim.lr_scheduler
-    parts = [schedules.StepLR(half.optimizer, 1), schedules.ExponentialLR(half.optimizer, 0.9)]
-    sequence = schedules.SequentialLR(half.optimizer, parts, [3])
+    adapter, schedules = adapter_of(nn.Linear(3, 2)), torch.optim.lr_scheduler
+    parts = [
+        schedules.StepLR(adapter.optimizer, 1),
+        schedules.ExponentialLR(adapter.optimizer, 0.9),
+    ]
+    sequence = schedules.SequentialLR(adapter.optimizer, parts, [3])
     for schedule in (schedules.ChainedScheduler(parts), sequence):
-        elastic.Half(half.model, half.optimizer, also={"schedule": schedule}).result()
+        elastic.TorchAdapter(adapter.model, adapter.optimizer, also={"schedule": schedule}).result()
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
 def test_the_state_travels(make: Any) -> None:
-    def made() -> elastic.Half:
+    def made() -> elastic.TorchAdapter:
         model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(torch.float64)
         optimizer = make(model.parameters(), lr=0.1)
-        return elastic.Half(model, optimizer)
+        return elastic.TorchAdapter(model, optimizer)
 
     trained, other = made(), made()
     schedule = torch.optim.lr_scheduler.StepLR(trained.optimizer, 1, 0.5)
@@ -286,20 +289,20 @@ def test_the_state_travels(make: Any) -> None:
 
 def test_a_share_does_not_change_a_state_that_was_taken() -> None:
     """It is copied for a checkpoint while the next step's shares are computed."""
-    half = half_of(Odd())
-    state = half.state()
+    adapter = adapter_of(Odd())
+    state = adapter.state()
     before = digest(state)
-    compute(half, torch.ones(4, 3))
+    compute(adapter, torch.ones(4, 3))
     assert digest(state) == before
-    assert digest(half.state()) != before
+    assert digest(adapter.state()) != before
 
 
 def test_tensors_without_elements_travel() -> None:
-    def made() -> elastic.Half:
+    def made() -> elastic.TorchAdapter:
         model = nn.Linear(3, 2)
         model.register_buffer("nothing", torch.empty(0, 4))
         model.register_parameter("none", nn.Parameter(torch.empty(2, 0)))
-        return half_of(model)
+        return adapter_of(model)
 
     trained, other = made(), made()
     share = compute(trained, torch.ones(1, 3))
@@ -339,9 +342,11 @@ def test_what_has_no_place_in_a_state_is_named() -> None:
 
 def test_milestones_travel() -> None:
     def made() -> Any:
-        half = half_of(nn.Linear(3, 2))
-        schedule = torch.optim.lr_scheduler.MultiStepLR(half.optimizer, [2, 4, 4])
-        return elastic.Half(half.model, half.optimizer, also={"schedule": schedule}), schedule
+        adapter = adapter_of(nn.Linear(3, 2))
+        schedule = torch.optim.lr_scheduler.MultiStepLR(adapter.optimizer, [2, 4, 4])
+        return elastic.TorchAdapter(
+            adapter.model, adapter.optimizer, also={"schedule": schedule}
+        ), schedule
 
     (trained, schedule), (other, loaded) = made(), made()
     for _ in range(3):
@@ -356,20 +361,20 @@ def test_milestones_travel() -> None:
 
 def test_another_model_s_state_is_refused() -> None:
     with pytest.raises(ValueError, match="the state is not this model's"):
-        half_of(nn.Linear(3, 2)).load(half_of(nn.Linear(2, 2)).state())
+        adapter_of(nn.Linear(3, 2)).load(adapter_of(nn.Linear(2, 2)).state())
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_bounded_embeddings_are_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match=f"0 is an {kind.__name__} with max_norm: its forward"):
-        half_of(nn.Sequential(kind(5, 3, max_norm=1.0), nn.Linear(3, 1)))
-    half_of(nn.Sequential(kind(5, 3), nn.Linear(3, 1)))
+        adapter_of(nn.Sequential(kind(5, 3, max_norm=1.0), nn.Linear(3, 1)))
+    adapter_of(nn.Sequential(kind(5, 3), nn.Linear(3, 1)))
 
 
 @pytest.mark.parametrize("kind", [nn.SyncBatchNorm, ddl_torch.SyncBatchNorm])
 def test_sync_batch_norm_is_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="1 is a SyncBatchNorm: its statistics would depend"):
-        half_of(nn.Sequential(nn.Linear(3, 3), kind(3)))
+        adapter_of(nn.Sequential(nn.Linear(3, 3), kind(3)))
 
 
 @pytest.fixture
@@ -391,30 +396,30 @@ def test_sharded_states_are_refused() -> None:
     with pytest.raises(
         TypeError, match=r"optimizer is sharded over processes \(ZeroRedundancyOptimizer\)"
     ):
-        elastic.Half(model, optimizer)
+        elastic.TorchAdapter(model, optimizer)
     fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(TypeError, match=r"0.weight is sharded over processes \(DTensor\)"):
-        half_of(model)
+        adapter_of(model)
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(TypeError, match=r"model is sharded over processes \(FSDPModule\)"):
-        half_of(model)
+        adapter_of(model)
 
 
 def test_an_optimizer_with_a_closure_is_refused() -> None:
     model = nn.Linear(3, 2)
     with pytest.raises(TypeError, match="optimizer is an LBFGS, which computes the loss several"):
-        elastic.Half(model, torch.optim.LBFGS(model.parameters()))
+        elastic.TorchAdapter(model, torch.optim.LBFGS(model.parameters()))
 
 
 def test_foreign_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match=r"parameter of shape \(2, 2\) that is not model's"):
-        elastic.Half(nn.Linear(3, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+        elastic.TorchAdapter(nn.Linear(3, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
 def test_sparse_gradients_are_refused() -> None:
-    half = half_of(nn.Embedding(4, 2, sparse=True))
+    adapter = adapter_of(nn.Embedding(4, 2, sparse=True))
     with pytest.raises(NotImplementedError, match="a gradient is sparse"):
-        compute(half, torch.tensor([1, 2]))
+        compute(adapter, torch.tensor([1, 2]))
 
 
 class Replaces(nn.Linear):
@@ -443,10 +448,10 @@ class Flips(nn.Linear):
 )
 def test_buffers_without_an_average_are_refused(model: Any, message: str) -> None:
     with pytest.raises(NotImplementedError, match=message):
-        compute(half_of(model()), torch.ones(2, 3))
+        compute(adapter_of(model()), torch.ones(2, 3))
 
 
-def test_the_half_is_found_by_the_model() -> None:
+def test_adapter_is_found_by_the_model() -> None:
     assert find_adapter(nn.Linear(1, 1)) is elastic
     assert find_adapter(Odd()) is elastic
     with pytest.raises(TypeError, match=r"model is a builtins.dict; .* knows models of keras, t"):

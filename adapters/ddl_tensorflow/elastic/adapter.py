@@ -16,7 +16,7 @@ from ddl_elastic.frameworks.flat import Flat, Spec, Values
 from ddl_tensorflow.elastic import pins
 
 
-class Half(Flat):
+class TensorFlowAdapter(Flat):
     """The TensorFlow adapter; implements ddl_elastic.frameworks.protocol.Framework."""
 
     seed = staticmethod(pins.seed)

@@ -17,7 +17,7 @@ from ddl_jax.elastic import pins
 from ddl_jax.elastic import state as elastic_state
 
 
-class Half(Flat):
+class JaxAdapter(Flat):
     """The JAX adapter; implements ddl_elastic.frameworks.protocol.Framework for `train`.
 
     example  a batch with the shapes that every share has
