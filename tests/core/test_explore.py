@@ -84,6 +84,12 @@ FAULTS = {
         "!has_heartbeats",
         "L1",
     ),
+    "the_highest_member_in_dispute_is_left_out": (
+        "agreement.c",
+        "            most = m->peers[rank].disputes;\n",
+        "",
+        "S4",
+    ),
     "a_survivor_dead_by_report_is_not_accused": (
         "members.c",
         "peer->by_report && ddl__member_is_dead(m, rank)",
@@ -188,3 +194,11 @@ def test_normal_forms_have_the_same_future(explorer: Path) -> None:
         command = [str(explorer), "check", members, "2", "1000"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
+
+
+def test_normal_forms_of_a_sparse_comm_are_refused(explorer: Path) -> None:
+    """In a sparse comm, the first message over a late connection has effects that reduce.c does not
+    know, so DEAD may not be dropped."""
+    command = [str(explorer), "check", "33", "4", "5", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "larger comms are sparse" in done.stderr, done

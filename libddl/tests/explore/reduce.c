@@ -24,7 +24,7 @@
  * state excuses a member from L3 (was_hasty). The stricter of the two is explored.
  *
  * The numbering of the hosts is the only usable symmetry: the rules of the agreement order the
- * members by rank (the leader, half with the lowest, the higher of two that accuse each other). */
+ * members by rank (the leader, half with the lowest, the higher of two with as many disputes). */
 #include "explore/world.h"
 
 /* ---------------------------------------------------------------------------------- 1: dead state
