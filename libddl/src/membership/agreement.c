@@ -29,6 +29,7 @@
  * messages from their leader. Missed messages are sent when a rank connects. Only the leader knows
  * when all have created the next comm. Each rank that receives its DONE (committed) forwards it. */
 #include "base/time_limits.h"
+#include "membership/graph.h"
 #include "membership/state.h"
 
 /* ------------------------------------------------------------------------------------- messages */
@@ -255,10 +256,24 @@ static bool is_disputed(const ddl__membership *m)
     return false;
 }
 
-/* True while evidence that an accused rank has died may be on its way to this leader. */
+/* True if a rank that follows this leader has not lost a rank that this leader has lost. If this
+ * leader has created the last comm, the lost rank may have committed that. Its message may be on
+ * its way to the other rank, which would continue in that comm. */
+static bool is_loss_unseen(const ddl__membership *m)
+{
+    for (int lost = 0; m->created_attempt && lost < m->size; lost++)
+        for (int rank = 0; ddl__member_is_dead(m, lost) && rank < m->size; rank++)
+            if (rank != m->rank && ddl__is_alive(m, rank) &&
+                !ddl__set_has(ddl__accused(m, rank), lost) &&
+                (!m->n_late || ddl__are_neighbours(rank, lost, m->size)))
+                return true;
+    return false;
+}
+
+/* True while evidence about a rank's death may be on its way to this leader or to its followers. */
 static bool awaits_news(ddl__membership *m, int64_t now)
 {
-    if (!is_disputed(m))
+    if (!is_disputed(m) && !is_loss_unseen(m))
         m->disputed_until = 0;
     else if (!m->disputed_until)
         m->disputed_until = now + DDL__EVIDENCE_LIMIT;
