@@ -90,6 +90,12 @@ FAULTS = {
         "",
         "S4",
     ),
+    "a_new_leader_waits_for_a_survivor_dead_by_report": (
+        "agreement.c",
+        "(!peer->by_report || leads)",
+        "!peer->by_report",
+        "L1",
+    ),
     "a_survivor_dead_by_report_is_not_accused": (
         "members.c",
         "peer->by_report && ddl__member_is_dead(m, rank)",
@@ -104,6 +110,7 @@ SEEDS = {  # of rare schedules that find them: members, faults, schedules, seed
     "the_accuser_is_left_out_at_once": ["3", "2", "1", "120555"],
     "a_witness_proves_too_much": ["3", "2", "1", "153223"],
     "two_survivors_that_cannot_connect_try_again_and_again": ["33", "3", "1", "16"],
+    "a_new_leader_waits_for_a_survivor_dead_by_report": ["6", "4", "1", "31076"],
     "a_survivor_dead_by_report_is_not_accused": ["33", "8", "1", "3988"],
 }
 IN_ALL_OF_TWO = {  # found among all schedules of two members with two faults

@@ -342,12 +342,13 @@ static bool accuses_survivor(const ddl__membership *m, int rank)
  * another member dead. */
 static int lost_member(const ddl__membership *m)
 {
+    /* If only other ranks have lost a member, the leader decides. */
+    bool leads = ddl__lowest_alive(m) == m->rank;
     for (int rank = 0; rank < m->size; rank++) {
         const ddl__peer *peer = &m->peers[rank];
         if (rank == m->rank || !ddl__agreement_has(m, rank))
             continue;
-        /* If only other ranks have lost the member, the leader decides. */
-        bool dead = !ddl__is_alive(m, rank) && !peer->by_report;
+        bool dead = !ddl__is_alive(m, rank) && (!peer->by_report || leads);
         if (peer->joined > m->attempt || (dead && !has_done(m, rank)) ||
             (peer->joined == m->attempt && accuses_survivor(m, rank)))
             return rank;
