@@ -8,7 +8,7 @@
 
 #include "explore/search.h"
 
-enum { DEPTH = 400, BREADTH = 256 };
+enum { DEPTH = 400, BREADTH = 256, STEPS_EACH = 1 << 22 /* between checks for a progress line */ };
 
 typedef struct visited {
     uint64_t *table;
@@ -73,6 +73,26 @@ static const char *open_frame(const model *m, search *s, int depth)
     return world_count(m, w) ? NULL : world_check_end(m, w);
 }
 
+/* The part of the schedules that is explored, if every event of a state led to as many schedules.
+ */
+static double explored(const search *s, int depth)
+{
+    double part = 0, each = 1;
+    for (int i = 0; i <= depth; i++) {
+        const frame *f = &s->stack[i];
+        each /= f->n ? f->n : 1;
+        part += each * (f->next ? f->next - 1 : 0);
+    }
+    return part;
+}
+
+static void print_progress(const search *s, int depth)
+{
+    if (is_progress_due())
+        fprintf(stderr, "%.4f %% explored: %zu states, %zu steps, %d deep\n",
+                100 * explored(s, depth), s->v.n, s->steps, depth);
+}
+
 /* Explore all schedules of one layout of hosts. Returns 0, or 1 if an invariant is broken. */
 static int explore_layout(const model *m, search *s)
 {
@@ -94,7 +114,8 @@ static int explore_layout(const model *m, search *s)
         world_copy(m, w, world_at(s, depth));
         event e = s->t->events[depth] = f->events[f->next++];
         s->t->n = depth + 1;
-        s->steps++;
+        if (++s->steps % STEPS_EACH == 0)
+            print_progress(s, depth);
         broken = world_apply(m, w, e);
         if (!broken)
             broken = world_reduce(m, w);

@@ -195,6 +195,8 @@ static int explore_random(int n, unsigned faults, long schedules, uint64_t seed)
         const char *broken = random_schedule(&m, w, s, t);
         events += t->n;
         sparse += m.sparse;
+        if (i % 1024 == 1023 && is_progress_due())
+            fprintf(stderr, "%ld of %ld schedules\n", i + 1, schedules);
         if (broken) {
             printf("seed %llu\n", (unsigned long long)own);
             rc = report(&m, w, t, broken);
