@@ -388,6 +388,14 @@ uint64_t world_hash(const model *m, world *w)
     return h;
 }
 
+int world_attempt(const model *m, const world *w)
+{
+    int highest = 0;
+    for (int a = 0; a < m->n; a++)
+        highest = w->nodes[a].attempt > highest ? w->nodes[a].attempt : highest;
+    return highest;
+}
+
 bool world_is_hasty(const world *w)
 {
     return w->was_hasty;
