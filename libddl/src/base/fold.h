@@ -13,8 +13,9 @@ enum {
     DDL__FOLD_STORE = -3  /* pop the next result */
 };
 
-/* stack depth of the sum over 4096 workers: three for two levels of the tree */
-enum { DDL__FOLD_DEPTH = 19 };
+/* the largest number of logical workers, and the stack depth of their sum: three for two levels of
+ * the tree */
+enum { DDL__WORKERS_MAX = 4096, DDL__FOLD_DEPTH = 19 };
 
 /* The operands come in spans: span i has the operands from first[i] up to first[i + 1]. Each
  * operand is pushed once. */

@@ -224,13 +224,43 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
     return ddl__health_connect(&setup, &comm->health);
 }
 
+static bool is_lost(const ddl_comm *comm, int rank)
+{
+    ddl__finding found = ddl__engine_find_peer(comm->engine, rank);
+    return found == DDL__PEER_LOST || found == DDL__PEER_DOUBTED;
+}
+
 /* Return the member whose link has ended without a reason, or -1. */
 static int find_lost_member(const ddl_comm *comm)
 {
     for (int i = 0; comm->engine && i < comm->size; i++)
-        if (ddl__engine_find_peer(comm->engine, i) == DDL__PEER_LOST)
+        if (is_lost(comm, i))
             return i;
     return -1;
+}
+
+/* The creation after all members have connected. */
+typedef struct last_steps {
+    ddl_comm *comm;
+    ddl__wireup *wireup;
+} last_steps;
+
+/* Fail if waiting is in vain. If a link has ended without a reason, look for the reason elsewhere.
+ * If it is not found in time, the member counts as dead: the engine ends the comm. */
+static ddl_status check_last_steps(void *context)
+{
+    const last_steps *steps = context;
+    ddl_comm *comm = steps->comm;
+    ddl__wireup *wireup = steps->wireup;
+    wireup->lost = find_lost_member(comm);
+    if (wireup->lost < 0)
+        return ddl__until_check(wireup->until);
+    bool is_over;
+    ddl_status status = ddl__wireup_look_for_reason(wireup, &is_over);
+    for (int i = 0; status == DDL_OK && is_over && i < comm->size; i++)
+        if (is_lost(comm, i))
+            ddl__engine_peer_died(comm->engine, i);
+    return status;
 }
 
 /* Notify the other members that this one cannot create the comm, so that they do not wait for
@@ -307,6 +337,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
                           .warn_at = &warn_at,
                           .lost = -1,
                           .creation = &creation};
+    last_steps steps = {comm, &wireup};
+    ddl__until last_until = {until->deadline, check_last_steps, &steps, NULL};
     ddl_status status = complete_settings(comm, &wireup.kinds);
     warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
     if (status == DDL_OK)
@@ -321,24 +353,26 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     if (status == DDL_OK)
         status = connect_all(comm, &wireup);
     if (status == DDL_OK)
-        status = connect_control(comm, &wireup, until);
+        status = connect_control(comm, &wireup, &last_until);
     if (status == DDL_OK && comm->health)
         status = ddl__health_open(comm->health);
     if (status == DDL_OK)
-        status = ddl__exchange_settings(comm, &wireup);
+        status = ddl__exchange_settings(comm, &wireup, &last_until);
     if (status == DDL_OK)
         status = ddl__comm_set_order(comm);
-    if (status == DDL_OK)
-        ddl__engine_created(comm->engine);
-    if (status == DDL_OK && comm->explores)
+    if (status == DDL_OK && comm->explores) {
+        ddl__engine_created(comm->engine); /* its operations do not look for reasons */
         status = ddl__explore(comm, until->deadline);
+    }
     if (status == DDL_OK && comm->layout.dump_iter &&
         !(comm->times = ddl__operation_times_create(comm, comm->layout.dump_iter)))
         status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
     if (status == DDL_OK)
-        status = ddl__creation_commit(comm, until);
-    if (status == DDL_OK)
+        status = ddl__creation_commit(comm, &last_until);
+    if (status == DDL_OK) {
+        ddl__engine_created(comm->engine);
         ddl__health_created(comm->health);
+    }
     wireup.lost = find_lost_member(comm);
     if (status != DDL_OK && wireup.lost >= 0)
         status = ddl__wireup_find_reason(&wireup, status);

@@ -98,7 +98,8 @@ int64_t ddl__comm_creation_ms(const ddl_comm_config *config);
 
 /* Exchange the settings, and which members share memory. This is the first operation of every comm;
  * when it is complete, all members have connected. */
-ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup);
+ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
+                                  const ddl__until *until);
 
 /* Return only after all members have created the comm, so that it fails on all or on none. If
  * another member fails, it reports that, and its health is already monitored. A pair has no third

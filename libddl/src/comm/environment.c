@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fold.h"
 #include "base/log.h"
 #include "comm/location.h"
-#include "plan/order.h"
 
 const char *ddl__environment_text(const char *name)
 {

@@ -83,8 +83,6 @@ static int64_t left_ms(const ddl__until *until, int64_t least)
 static ddl_status run_operation(ddl_comm *comm, const ddl__call *call, const ddl__until *until)
 {
     ddl_work *work;
-    if (!until->check)
-        return ddl__engine_submit(comm->engine, call, NULL);
     ddl_status status = ddl__engine_submit(comm->engine, call, &work);
     if (status != DDL_OK)
         return status;
@@ -164,7 +162,8 @@ static ddl_status apply_settings(ddl_comm *comm, const settings *all)
     return status;
 }
 
-ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup)
+ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
+                                  const ddl__until *until)
 {
     settings *all = calloc((size_t)comm->size, sizeof *all);
     if (!all)
@@ -176,12 +175,12 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup)
     own->shares = wireup->kinds & DDL_LINK_SHM;
     own->layout = comm->layout;
     ddl_status status = find_sharing(comm, ddl__engine_links(comm->engine), &own->sharing);
-    int64_t left = left_ms(wireup->until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
+    int64_t left = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
     /* Only the neighbours of a missing rank know about it, so let them report it first. */
     if (ddl__is_sparse(comm->size))
         left += COMMIT_LEAST_MS;
     if (status == DDL_OK)
-        status = gather_rows(comm, all, sizeof *all, left, wireup->until);
+        status = gather_rows(comm, all, sizeof *all, left, until);
     if (status == DDL_OK)
         status = apply_settings(comm, all);
     free(all);

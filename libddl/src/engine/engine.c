@@ -109,6 +109,11 @@ void ddl__engine_created(ddl__engine *engine)
     atomic_store_explicit(&engine->created, true, memory_order_relaxed);
 }
 
+bool ddl__engine_is_created(const ddl__engine *engine)
+{
+    return atomic_load_explicit(&engine->created, memory_order_relaxed);
+}
+
 void ddl__engine_peer_died(ddl__engine *engine, int rank)
 {
     atomic_store_explicit(&engine->losses[rank].ended, true, memory_order_release);

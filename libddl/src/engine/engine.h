@@ -107,13 +107,14 @@ typedef void ddl__explain_fn(void *context, const ddl__signature *operation, con
  * function is running. Any thread. */
 void ddl__engine_set_explainer(ddl__engine *engine, ddl__explain_fn *explain, void *context);
 
-/* Note that the comm is created and that its failure detector runs. Before that, a lost link soon
- * ends the comm even if nothing waits for it. */
+/* Note that the comm is created and that its failure detector runs. Before that, a lost link ends
+ * the comm only after ddl__engine_peer_died, but then even if nothing waits for it. */
 void ddl__engine_created(ddl__engine *engine);
+bool ddl__engine_is_created(const ddl__engine *engine);
 
-/* Note that the process of this member has exited. A lost link alone proves less: a member that
- * ends the comm may have no room to send the reason, which then arrives a little later. Any
- * thread. */
+/* Note that the process of this member has exited, or that no other reason for its lost link will
+ * arrive. A lost link alone proves less: a member that ends the comm may have no room to send the
+ * reason, which then arrives a little later. Any thread. */
 void ddl__engine_peer_died(ddl__engine *engine, int rank);
 
 /* Note that this member sends nothing any more: it has left the comm, or its process has exited
@@ -127,7 +128,12 @@ void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd);
 void ddl__engine_peer_unreachable(ddl__engine *engine, int peer, const char *text);
 
 /* Whether this peer is the reason why the comm has ended. */
-typedef enum ddl__finding { DDL__PEER_FINE, DDL__PEER_LOST, DDL__PEER_UNREACHABLE } ddl__finding;
+typedef enum ddl__finding {
+    DDL__PEER_FINE,
+    DDL__PEER_DOUBTED, /* its link is lost during the creation; there may be another reason */
+    DDL__PEER_LOST,
+    DDL__PEER_UNREACHABLE
+} ddl__finding;
 ddl__finding ddl__engine_find_peer(const ddl__engine *engine, int peer);
 
 /* Make the driver check its links again if it sleeps. Any thread. */

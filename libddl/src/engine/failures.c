@@ -186,6 +186,24 @@ static bool is_unexplained(const ddl__engine *engine, int rank)
             !atomic_load_explicit(&engine->created, memory_order_relaxed));
 }
 
+/* Return for how long an explanation of this link's end may still arrive. While the comm is
+ * created, ddl__engine_peer_died decides that. */
+static int64_t explanation_limit(const ddl__engine *engine, int rank)
+{
+    bool created = atomic_load_explicit(&engine->created, memory_order_relaxed);
+    return !has_link_in(engine, rank, DDL__LINK_LOST) ? DDL__EVIDENCE_LIMIT
+           : created                                  ? DDL__UNCONFIRMED_LIMIT
+                                                      : DDL__NEVER;
+}
+
+/* Note that the peer's link is lost, for which there may be another reason than its death. */
+static void find_peer_doubted(ddl__loss *loss)
+{
+    int fine = DDL__PEER_FINE;
+    atomic_compare_exchange_strong_explicit(&loss->found, &fine, DDL__PEER_DOUBTED,
+                                            memory_order_release, memory_order_relaxed);
+}
+
 /* Return true if an explanation may still arrive. */
 static bool has_unconfirmed_loss(ddl__engine *engine)
 {
@@ -198,17 +216,18 @@ static bool has_unconfirmed_loss(ddl__engine *engine)
             continue;
         if (!loss->noticed)
             loss->noticed = now;
-        int64_t limit =
-            loss->noticed + (has_link_in(engine, rank, DDL__LINK_LOST) ? DDL__UNCONFIRMED_LIMIT
-                                                                       : DDL__EVIDENCE_LIMIT);
-        if (now < limit)
+        int64_t each = explanation_limit(engine, rank);
+        int64_t limit = each == DDL__NEVER ? DDL__NEVER : loss->noticed + each;
+        if (each == DDL__NEVER)
+            find_peer_doubted(loss);
+        if (now < limit && (!engine->unconfirmed_until || limit < engine->unconfirmed_until))
             engine->unconfirmed_until = limit;
     }
     return engine->unconfirmed_until;
 }
 
-/* End the comm if a member is lost during the creation. No other member reports its death then, and
- * members that wait for it keep this rank waiting. */
+/* End the comm if a member is lost during the creation, and no explanation has arrived. No other
+ * member reports its death then, and members that wait for it keep this rank waiting. */
 static void check_creation(ddl__engine *engine)
 {
     for (int rank = 0; rank < engine->config.size; rank++) {

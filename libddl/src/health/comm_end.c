@@ -35,10 +35,20 @@ void ddl__health_settle(ddl__health *h)
     pthread_cond_broadcast(&h->detector->changed);
 }
 
+/* True if the creation of the comm decides if the member counts as dead: only its connection has
+ * ended, so it may have failed for a reason that arrives otherwise. */
+static bool is_doubtful(const ddl__health *h, int rank)
+{
+    return !ddl__engine_is_created(h->engine) && h->members[rank].peer->state != DDL__KILLED;
+}
+
 /* Data that the member sent may still arrive: see the design notes in health_state.h. */
 void ddl__grace_start(ddl__health *h, int rank)
 {
-    ddl__engine_peer_died(h->engine, rank);
+    if (is_doubtful(h, rank))
+        ddl__engine_wake(h->engine);
+    else
+        ddl__engine_peer_died(h->engine, rank);
     if (h->grace_rank >= 0)
         return;
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
@@ -54,7 +64,8 @@ void ddl__grace_check(ddl__health *h, int64_t now)
 {
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
     uint64_t moves = snapshot.moves + snapshot.passes;
-    if (snapshot.finished != h->grace_finished || moves != h->grace_moves)
+    bool doubtful = is_doubtful(h, h->grace_rank);
+    if (snapshot.finished != h->grace_finished || moves != h->grace_moves || doubtful)
         h->moved_at = now;
     h->grace_finished = snapshot.finished;
     h->grace_moves = moves;
@@ -62,7 +73,7 @@ void ddl__grace_check(ddl__health *h, int64_t now)
     /* Compare only the number of pending operations, not their identity, because messages and named
      * operations may end out of order. So the grace period may end a little early. But a message
      * that does not involve the dead member never prolongs it. */
-    bool over = snapshot.finished >= h->grace_begun && now - h->died_at >= DDL__GRACE;
+    bool over = !doubtful && snapshot.finished >= h->grace_begun && now - h->died_at >= DDL__GRACE;
     bool stands = now - h->moved_at >= DDL__GRACE;
     if (snapshot.status != DDL_OK || over || stands)
         h->grace_poll_at = DDL__NEVER;

@@ -117,7 +117,7 @@ static void accuse_unreachable(ddl__health *h)
 {
     for (int i = 0; h->membership->n_late && i < h->size; i++) {
         ddl__finding found = ddl__engine_find_peer(h->engine, i);
-        if (found != DDL__PEER_FINE)
+        if (found == DDL__PEER_LOST || found == DDL__PEER_UNREACHABLE)
             ddl__member_link_failed(h->membership, i, found == DDL__PEER_LOST, ddl__now());
     }
 }

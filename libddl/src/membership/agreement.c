@@ -5,8 +5,10 @@
  * the lowest rank that it believes alive, and accuses the ranks that it believes dead. A leader
  * decides once all ranks that it believes alive follow it: its VERDICT is the list of survivors. If
  * one rank accuses another, and the leader has not found the accused rank dead within
- * DDL__EVIDENCE_LIMIT, the higher of the two is left out. A rank that follows another leader is
- * left out, too. Two leaders cannot both be followed by all ranks that they believe alive.
+ * DDL__EVIDENCE_LIMIT, the leader leaves out the rank with the most such disputes. If a single rank
+ * is cut off from the others, this is the rank that is left out, and not the others. A rank that
+ * follows another leader is left out, too. Two leaders cannot both be followed by all ranks that
+ * they believe alive.
  *
  * Then the ranks of the list create their comm. If one dies meanwhile, the creation is in vain
  * (ddl__agreement_lost), and another attempt follows. Attempts are numbered, and a rank that
@@ -27,6 +29,7 @@
  * messages from their leader. Missed messages are sent when a rank connects. Only the leader knows
  * when all have created the next comm. Each rank that receives its DONE (committed) forwards it. */
 #include "base/time_limits.h"
+#include "membership/graph.h"
 #include "membership/state.h"
 
 /* ------------------------------------------------------------------------------------- messages */
@@ -128,26 +131,47 @@ static int not_joined(const ddl__membership *m)
     return -1;
 }
 
-/* Make the leader's verdict, once all have joined. */
-static void decide(const ddl__membership *m, unsigned char *live)
+/* True if one of the two accuses the other. The leader takes part in no dispute: it believes alive
+ * all ranks that follow it, and they all believe it alive. */
+static bool are_in_dispute(const ddl__membership *m, int one, int other)
+{
+    return one != m->rank && other != m->rank && one != other &&
+           (ddl__set_has(ddl__accused(m, one), other) || ddl__set_has(ddl__accused(m, other), one));
+}
+
+/* Find the rank with the most disputes, and the highest of several; -1 if there are no disputes. */
+static int find_most_disputed(const ddl__membership *m)
+{
+    int found = -1, most = 1;
+    for (int rank = 0; rank < m->size; rank++)
+        if (m->peers[rank].disputes >= most) {
+            most = m->peers[rank].disputes;
+            found = rank;
+        }
+    return found;
+}
+
+/* Make the leader's verdict, once all have joined. Of the ranks that follow this leader, leave out
+ * the one with the most disputes, until there are no disputes. */
+static void decide(ddl__membership *m, unsigned char *live)
 {
     memset(live, 0, m->set_bytes);
-    for (int rank = 0; rank < m->size; rank++) {
-        bool accused =
-            !ddl__is_alive(m, rank) || (rank != m->rank && m->peers[rank].leader != m->rank);
-        for (int other = 0; other < rank && !accused; other++)
-            accused = other != m->rank && ddl__set_has(live, other) &&
-                      ddl__set_has(ddl__accused(m, other), rank);
-        if (!accused)
-            ddl__set_add(live, rank);
-    }
-    /* An accusation by a higher rank leaves out the accuser, because the accused rank is in the
-     * list. */
     for (int rank = 0; rank < m->size; rank++)
-        for (int other = rank + 1; other < m->size && rank != m->rank; other++)
-            if (other != m->rank && ddl__set_has(live, rank) && ddl__set_has(live, other) &&
-                ddl__set_has(ddl__accused(m, other), rank))
-                ddl__set_remove(live, other);
+        if (ddl__is_alive(m, rank) && (rank == m->rank || m->peers[rank].leader == m->rank))
+            ddl__set_add(live, rank);
+    for (int rank = 0; rank < m->size; rank++)
+        for (int other = 0; other < rank && ddl__set_has(live, rank); other++)
+            if (ddl__set_has(live, other) && are_in_dispute(m, rank, other)) {
+                m->peers[rank].disputes++;
+                m->peers[other].disputes++;
+            }
+    for (int worst; (worst = find_most_disputed(m)) >= 0;) {
+        ddl__set_remove(live, worst);
+        m->peers[worst].disputes = 0;
+        for (int rank = 0; rank < m->size; rank++)
+            if (ddl__set_has(live, rank) && are_in_dispute(m, rank, worst))
+                m->peers[rank].disputes--;
+    }
 }
 
 /* Send EXPEL to the ranks that are left out. In a sparse comm, send it also to the ranks that were
@@ -226,17 +250,30 @@ static ddl__agreement_step begin_creation(ddl__membership *m)
 static bool is_disputed(const ddl__membership *m)
 {
     for (int rank = 0; rank < m->size; rank++)
-        for (int other = 0; other < m->size; other++)
-            if (rank != m->rank && other != m->rank && ddl__is_alive(m, rank) &&
-                ddl__is_alive(m, other) && ddl__set_has(ddl__accused(m, rank), other))
+        for (int other = 0; other < rank; other++)
+            if (ddl__is_alive(m, rank) && ddl__is_alive(m, other) && are_in_dispute(m, rank, other))
                 return true;
     return false;
 }
 
-/* True while evidence that an accused rank has died may be on its way to this leader. */
+/* True if a rank that follows this leader has not lost a rank that this leader has lost. If this
+ * leader has created the last comm, the lost rank may have committed that. Its message may be on
+ * its way to the other rank, which would continue in that comm. */
+static bool is_loss_unseen(const ddl__membership *m)
+{
+    for (int lost = 0; m->created_attempt && lost < m->size; lost++)
+        for (int rank = 0; ddl__member_is_dead(m, lost) && rank < m->size; rank++)
+            if (rank != m->rank && ddl__is_alive(m, rank) &&
+                !ddl__set_has(ddl__accused(m, rank), lost) &&
+                (!m->n_late || ddl__are_neighbours(rank, lost, m->size)))
+                return true;
+    return false;
+}
+
+/* True while evidence about a rank's death may be on its way to this leader or to its followers. */
 static bool awaits_news(ddl__membership *m, int64_t now)
 {
-    if (!is_disputed(m))
+    if (!is_disputed(m) && !is_loss_unseen(m))
         m->disputed_until = 0;
     else if (!m->disputed_until)
         m->disputed_until = now + DDL__EVIDENCE_LIMIT;
@@ -305,12 +342,13 @@ static bool accuses_survivor(const ddl__membership *m, int rank)
  * another member dead. */
 static int lost_member(const ddl__membership *m)
 {
+    /* If only other ranks have lost a member, the leader decides. */
+    bool leads = ddl__lowest_alive(m) == m->rank;
     for (int rank = 0; rank < m->size; rank++) {
         const ddl__peer *peer = &m->peers[rank];
         if (rank == m->rank || !ddl__agreement_has(m, rank))
             continue;
-        /* If only other ranks have lost the member, the leader decides. */
-        bool dead = !ddl__is_alive(m, rank) && !peer->by_report;
+        bool dead = !ddl__is_alive(m, rank) && (!peer->by_report || leads);
         if (peer->joined > m->attempt || (dead && !has_done(m, rank)) ||
             (peer->joined == m->attempt && accuses_survivor(m, rank)))
             return rank;

@@ -144,6 +144,8 @@ typedef struct ddl__peer {
      * created, and known to be created by all; and the leader that it follows. */
     uint32_t joined, decided, done, committed;
     int leader;
+    int disputes; /* while a leader decides: the number of ranks that it accuses or that accuse it;
+                     otherwise 0 */
 } ddl__peer;
 
 /* The phase of the survivors' agreement on this rank. */

@@ -10,8 +10,6 @@
 
 #include "base/fold.h"
 
-enum { DDL__WORKERS_MAX = 4096 };
-
 /* The sum over `size` workers from worker `first` on. */
 typedef struct ddl__order_part {
     int first, size;

@@ -3,11 +3,30 @@
  * it. Creations from one comm belong together, whatever failed before. */
 #include <pthread.h>
 
+#include "comm/comm.h"
+#include "net/tcp/tcp.h"
 #include "processes.h"
 
 enum { SIZE = 3, SOON_MS = 300 };
 
+/* What this process does before the last step of a creation. */
+static bool cuts_link;
+static ddl_comm *awaited; /* waits until this comm has failed, and omits the step */
+
 static const double AT_ONCE = 1.0;
+
+/* The link with rank 1 is ended as by a reset that has overtaken the reason. */
+ddl_status __real_ddl__creation_commit(ddl_comm *comm, const ddl__until *until);
+ddl_status __wrap_ddl__creation_commit(ddl_comm *comm, const ddl__until *until);
+ddl_status __wrap_ddl__creation_commit(ddl_comm *comm, const ddl__until *until)
+{
+    const ddl__link *link = ddl__engine_links(comm->engine)[1];
+    if (cuts_link && !link->ops->shared)
+        shutdown(ddl__tcp_link_socket(link), SHUT_RDWR);
+    while (awaited && ddl_comm_status(awaited) == DDL_OK)
+        usleep(1000);
+    return awaited ? ddl__until_check(until) : __real_ddl__creation_commit(comm, until);
+}
 
 /* Check the time since the first event that ends the creation. */
 static void check_fast(double since, const char *what)
@@ -91,6 +110,30 @@ static int own_thread_aborts(ddl_comm *comm)
         CHECK(seconds() - start < AT_ONCE + 1e-3 * SOON_MS, "after %g s", seconds() - start);
         pthread_join(thread, NULL);
     }
+    while (ddl_comm_status(comm) == DDL_OK)
+        CHECK(seconds() - start < 20, "the abort was not noticed");
+    return shrink_to(comm, SIZE);
+}
+
+/* Ranks 0 and 1 lose their link in the last step of a creation. Rank 2, which is late for that
+ * step, aborts the comm soon after: all report this reason, none a death. */
+static int loss_before_abort(ddl_comm *comm)
+{
+    pthread_t thread;
+    ddl_comm *twin = NULL;
+    double start = start_together(comm);
+    int rank = ddl_comm_rank(comm);
+    cuts_link = rank == 0;
+    awaited = rank == 0 ? comm : NULL;
+    if (rank == 2)
+        CHECK(!pthread_create(&thread, NULL, abort_soon, comm), "thread");
+    ddl_status status = ddl_comm_duplicate(comm, NULL, &twin);
+    cuts_link = false;
+    awaited = NULL;
+    CHECK(status == DDL_EABORTED && !twin, "rank %d: %d: %s", rank, status, ddl_last_error());
+    CHECK(seconds() - start < AT_ONCE + 1e-3 * SOON_MS, "after %g s", seconds() - start);
+    if (rank == 2)
+        pthread_join(thread, NULL);
     while (ddl_comm_status(comm) == DDL_OK)
         CHECK(seconds() - start < 20, "the abort was not noticed");
     return shrink_to(comm, SIZE);
@@ -236,6 +279,7 @@ int main(int argc, char **argv)
         {"outsider_dies", outsider_dies, 1 << 1, false},
         {"other_rank_aborts", other_rank_aborts, 0, false},
         {"own_thread_aborts", own_thread_aborts, 0, false},
+        {"loss_before_abort", loss_before_abort, 0, true},
         {"crossed_threads", crossed_threads, 0, false},
         {"child_aborted", child_aborted, 0, false},
         {"late_members", late_members, 0, false},

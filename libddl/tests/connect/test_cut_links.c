@@ -248,6 +248,11 @@ static void run_scene(const scene *s)
     {                                                                                              \
         14, 1, 1, 1                                                                                \
     }
+/* Host 1 still reaches host 0, which leads the agreement. */
+#define SECOND_CUT                                                                                 \
+    {                                                                                              \
+        0, 12, 2, 2                                                                                \
+    }
 #define HALF_CUT                                                                                   \
     {                                                                                              \
         12, 12, 3, 3                                                                               \
@@ -260,6 +265,7 @@ static void run_scene(const scene *s)
 static const scene SCENES[] = {
     {"pair, duplicate", false, 1, DUPLICATE, PAIR_CUT, false, NOTHING, 0, 3, 3},
     {"first, kill, duplicate", false, 2, DUPLICATE, FIRST_CUT, false, KILL, 3, 5, 3},
+    {"second", false, 1, REDUCE, SECOND_CUT, false, NOTHING, 0, 3, 3},
     {"large, abort", false, 1, DUPLICATE, NO_CUT, true, ABORT, 1, 3, 20},
     {"large, kill", true, 1, REDUCE, NO_CUT, true, KILL, 1, 2, 20},
     {"pair", true, 1, REDUCE, PAIR_CUT, false, NOTHING, 0, 3, 3},
@@ -271,6 +277,7 @@ static const scene SCENES[] = {
     {"host, split", true, 2, SPLIT, HOST_CUT, false, NOTHING, 0, 6, 3},
     {"host, kill", true, 2, REDUCE, HOST_CUT, false, KILL, 1, 5, 3},
     {"first, split", true, 2, SPLIT, FIRST_CUT, false, NOTHING, 0, 6, 3},
+    {"second, split", true, 2, SPLIT, SECOND_CUT, false, NOTHING, 0, 6, 3},
     {"halves, split", true, 2, SPLIT, HALF_CUT, false, NOTHING, 0, 4, 3},
     {"pair, sparse", true, 9, REDUCE, PAIR_CUT, false, NOTHING, 0, 20, 5},
     {"host, sparse", true, 9, REDUCE, HOST_CUT, false, NOTHING, 0, 20, 5},

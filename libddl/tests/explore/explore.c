@@ -195,6 +195,8 @@ static int explore_random(int n, unsigned faults, long schedules, uint64_t seed)
         const char *broken = random_schedule(&m, w, s, t);
         events += t->n;
         sparse += m.sparse;
+        if (i % 1024 == 1023 && is_progress_due())
+            fprintf(stderr, "%ld of %ld schedules\n", i + 1, schedules);
         if (broken) {
             printf("seed %llu\n", (unsigned long long)own);
             rc = report(&m, w, t, broken);
@@ -315,6 +317,14 @@ static int explore_check(int n, unsigned faults, long schedules, uint64_t seed)
 
 int main(int argc, char **argv)
 {
+    bool reduces = argc >= 4 && (!strcmp(argv[1], "all") || !strcmp(argv[1], "check"));
+    if (reduces && atoi(argv[2]) >= ALWAYS_SPARSE) {
+        fprintf(stderr,
+                "%s members: `%s` needs at most %d, because larger comms are sparse, and "
+                "reduce.c holds only for others\n",
+                argv[2], argv[1], ALWAYS_SPARSE - 1);
+        return 2;
+    }
     if (argc >= 4 && !strcmp(argv[1], "all"))
         return explore_all(atoi(argv[2]), (unsigned)atoi(argv[3]),
                            argc > 4 ? (size_t)atof(argv[4]) : 100000000,

@@ -46,6 +46,41 @@ const char *check_return(const model *m, const world *w, int i)
     return NULL;
 }
 
+uint64_t find_followers(const model *m, const ddl__membership *self)
+{
+    uint64_t found = 0;
+    for (int b = 0; b < m->n; b++)
+        if (b != self->rank && ddl__is_alive(self, b) && self->peers[b].leader == self->rank)
+            found |= bit(b);
+    return found;
+}
+
+static uint64_t find_accused(const model *m, const ddl__membership *self, int rank)
+{
+    uint64_t found = 0;
+    for (int b = 0; b < m->n; b++)
+        found |= (uint64_t)ddl__set_has(ddl__accused(self, rank), b) << b;
+    return found;
+}
+
+const char *check_verdict(const model *m, const ddl__membership *self, uint64_t followers,
+                          uint64_t list)
+{
+    uint64_t left_out = followers & ~list, disputed = 0, in_all = followers;
+    if (!left_out)
+        return NULL;
+    for (uint64_t ones = followers; ones; ones &= ones - 1) {
+        int one = __builtin_ctzll(ones);
+        uint64_t accused = find_accused(m, self, one) & followers & ~bit(one);
+        disputed |= accused | (accused ? bit(one) : 0);
+        for (; accused; accused &= accused - 1)
+            in_all &= bit(one) | (accused & -accused);
+    }
+    if (left_out & ~disputed || (in_all && left_out & (left_out - 1)))
+        return "S4: a leader leaves out more members than the disputes require";
+    return NULL;
+}
+
 /* Check the end of a schedule. L1: no member waits. L2: a failure has reached all. L3: if only
  * processes ended, all survivors continue in one comm, if they are most of the members. */
 const char *world_check_end(const model *m, const world *w)

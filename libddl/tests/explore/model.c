@@ -268,6 +268,7 @@ static void advance(const model *m, world *w, int rank)
 {
     ddl__membership *self = machine(m, w, rank);
     node *n = &w->nodes[rank];
+    uint64_t followers = find_followers(m, self);
     n->dirty = false;
     switch (ddl__agreement_advance(self, now_of(n))) {
     case DDL__STEP_WAIT: break;
@@ -289,6 +290,8 @@ static void advance(const model *m, world *w, int rank)
         n->list = 0;
         for (int b = 0; b < m->n; b++)
             n->list |= (uint64_t)ddl__agreement_has(self, b) << b;
+        if (ddl__lowest_alive(self) == rank && !broken)
+            broken = check_verdict(m, self, followers, n->list);
         break;
     }
 }

@@ -96,6 +96,9 @@ const char *world_reduce(const model *m, world *w);
 /* The hash of a state in normal form. */
 uint64_t world_hash(const model *m, world *w);
 
+/* The highest attempt that a member creates, or has created. */
+int world_attempt(const model *m, const world *w);
+
 /* True if a member continued while a message to it was on its way, which excuses it from L3. */
 bool world_is_hasty(const world *w);
 void world_set_hasty(world *w, bool hasty);

@@ -24,7 +24,7 @@
  * state excuses a member from L3 (was_hasty). The stricter of the two is explored.
  *
  * The numbering of the hosts is the only usable symmetry: the rules of the agreement order the
- * members by rank (the leader, half with the lowest, the higher of two that accuse each other). */
+ * members by rank (the leader, half with the lowest, the higher of two with as many disputes). */
 #include "explore/world.h"
 
 /* ---------------------------------------------------------------------------------- 1: dead state
@@ -386,6 +386,14 @@ uint64_t world_hash(const model *m, world *w)
     }
     w->touched = 0;
     return h;
+}
+
+int world_attempt(const model *m, const world *w)
+{
+    int highest = 0;
+    for (int a = 0; a < m->n; a++)
+        highest = w->nodes[a].attempt > highest ? w->nodes[a].attempt : highest;
+    return highest;
 }
 
 bool world_is_hasty(const world *w)

@@ -34,4 +34,14 @@ static inline double seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* True once a minute: a long search then prints its progress. */
+static inline bool is_progress_due(void)
+{
+    static double last;
+    if (seconds() < last + 60)
+        return false;
+    last = seconds();
+    return true;
+}
+
 #endif

@@ -144,6 +144,14 @@ bool creation_may_succeed(const world *w, int a);
 const char *check_one_group(const model *m, const world *w);
 const char *check_return(const model *m, const world *w, int i);
 
+/* The members that a leader believes alive, and that follow it. */
+uint64_t find_followers(const model *m, const ddl__membership *self);
+
+/* Check the list of a leader that had these followers. S4: it leaves out followers only because of
+ * disputes, and only one if a single member takes part in all of them. */
+const char *check_verdict(const model *m, const ddl__membership *self, uint64_t followers,
+                          uint64_t list);
+
 /* Drop the next message of a channel, which is not empty. */
 void drop_first(const model *m, world *w, int to, int from);
 

@@ -36,7 +36,7 @@ static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms
 DIES_IN(0, ddl_status, ddl__wireup_run, (const void *wireup), (wireup))
 DIES_IN(1, void *, ddl__engine_create, (const void *setup), (setup))
 DIES_IN(2, ddl_status, ddl__health_open, (void *health), (health))
-DIES_IN(3, void, ddl__engine_created, (void *engine), (engine))
+DIES_IN(3, ddl_status, ddl__creation_commit, (void *comm, const void *until), (comm, until))
 
 static void *die_soon(void *argument)
 {

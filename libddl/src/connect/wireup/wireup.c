@@ -237,21 +237,23 @@ static ddl_status dial_lower(const ddl__wireup *w)
     return status;
 }
 
+ddl_status ddl__wireup_look_for_reason(const ddl__wireup *w, bool *is_over)
+{
+    const ddl__creation_end fact = {.status = DDL_EPEER};
+    *is_over = ddl__creation_handle(w->creation, DDL__CREATION_LOST, &fact, ddl__now()) !=
+               DDL__CREATION_LOOK;
+    return ddl__wireup_check_reasons(w);
+}
+
 ddl_status ddl__wireup_find_reason(const ddl__wireup *w, ddl_status lost)
 {
     if (!ddl__creation_is_doubtful(w->creation, lost))
         return lost;
-    const ddl__creation_end fact = {.status = lost};
-    while (ddl__creation_handle(w->creation, DDL__CREATION_LOST, &fact, ddl__now()) ==
-           DDL__CREATION_LOOK) {
-        ddl_status status = ddl__wireup_check_reasons(w);
+    for (bool is_over = false; !is_over; poll(NULL, 0, is_over ? 0 : 1)) {
+        ddl_status status = ddl__wireup_look_for_reason(w, &is_over);
         if (status != DDL_OK)
             return status;
-        poll(NULL, 0, 1);
     }
-    ddl_status status = ddl__wireup_check_reasons(w);
-    if (status != DDL_OK)
-        return status;
     /* The lost member timed out shortly before this rank: it is not the one that all wait for. */
     bool is_late = w->links && ddl__creation_is_late(w->creation, ddl__now());
     return is_late ? ddl__wireup_fail_late(w, lost) : lost;

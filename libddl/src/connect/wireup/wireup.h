@@ -61,6 +61,10 @@ ddl_status ddl__wireup_run(const ddl__wireup *wireup);
  * the links already. */
 ddl_status ddl__wireup_find_reason(const ddl__wireup *wireup, ddl_status lost);
 
+/* Look once for another reason of a loss than a death. Not DDL_OK: the creation fails for that
+ * reason. Sets *is_over once no other reason is expected any more. */
+ddl_status ddl__wireup_look_for_reason(const ddl__wireup *wireup, bool *is_over);
+
 /* Send the other members the reason why this member cannot create the comm. It is the message set,
  * and stays set. Linked members receive it over their links. Others receive a create-failure notice
  * at their endpoints, within DDL__CREATE_FAILURE_LIMIT. A reason that another member has sent is
