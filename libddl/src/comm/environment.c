@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "comm/location.h"
-#include "plan/order.h"
+#include "engine/calls/ordered.h"
 
 const char *ddl__environment_text(const char *name)
 {
