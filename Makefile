@@ -30,7 +30,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer torch-parts wheels test-wheels man abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits test-invariant test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer torch-parts wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -168,6 +168,12 @@ chaos: $(VENV)/test.stamp ## try every fault, and write the table of detection t
 
 test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and compare the bits; as root also on two hosts; ten minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py tests/elastic/test_bits_hosts.py
+
+INVARIANT_LINKS = inproc shm tcp mixed hosts interleaved
+test-invariant: ## compare all bits of invariant sums on 1 to 8 ranks over all links, 10^6 elements each; ten minutes
+	@cmake -S libddl -B build/release -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON --log-level=WARNING
+	@cmake --build build/release --target test_invariant
+	@for links in $(INVARIANT_LINKS); do build/release/tests/test_invariant $$links 1000000 || exit 1; echo "$$links: no bit differs"; done
 
 test-law: $(VENV)/test.stamp ## train programs that change what decides the next step while workers are replaced, programs with hidden state, and audited jobs; twenty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_law.py tests/elastic/test_verify.py tests/elastic/test_audit.py

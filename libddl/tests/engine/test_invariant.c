@@ -149,6 +149,59 @@ static void all_cases(ddl_comm *comm, void *unused)
     free(memory);
 }
 
+/* With ranks:V, a rank passes parts. A reduction of one operand for each rank is refused if its
+ * bits would depend on the number of ranks. */
+static void check_workers(ddl_comm *comm, void *unused)
+{
+    float in[8] = {1, 2, 3, 4, 5, 6, 7, 8}, out[8];
+    int numbers[8] = {0}, sums[8];
+    int size = ddl_comm_size(comm);
+    bool is_few = size > 4;
+    const char *words = is_few ? "as many workers as ranks" : "ddl_allreduce_ordered";
+    (void)unused;
+    if (size == 4) {
+        OK(ddl_allreduce(comm, in, out, 8, DDL_F32, DDL_SUM, NULL, NULL));
+        CHECK(out[7] == 32, "%g", (double)out[7]);
+        return;
+    }
+    INVALID(ddl_allreduce(comm, in, out, 8, DDL_F32, DDL_SUM, NULL, NULL), words);
+    INVALID(ddl_reduce(comm, in, out, 8, DDL_F32, DDL_AVERAGE, 0, NULL, NULL), words);
+    INVALID(ddl_reduce_scatter(comm, in, out, 1, DDL_F64, DDL_PRODUCT, NULL, NULL),
+            is_few ? words : "ddl_reduce_scatter_ordered");
+    OK(ddl_allreduce(comm, in, out, 8, DDL_F32, DDL_MAX, NULL, NULL));
+    OK(ddl_allreduce(comm, numbers, sums, 8, DDL_I32, DDL_SUM, NULL, NULL));
+}
+
+/* A child inherits the setting, or has its own. */
+static void check_children(ddl_comm *comm, void *unused)
+{
+    ddl_comm *child;
+    ddl_comm_config config = {.struct_size = sizeof config, .invariant = DDL_INVARIANT_NONE};
+    (void)unused;
+    OK(ddl_comm_duplicate(comm, NULL, &child));
+    CHECK(child->order, "a child does not inherit the setting");
+    ddl_comm_destroy(child);
+    OK(ddl_comm_duplicate(comm, &config, &child));
+    CHECK(!child->order, "a child ignores its own setting");
+    ddl_comm_destroy(child);
+    config.invariant = ddl_comm_rank(comm) ? 8 : DDL_INVARIANT_SIZE;
+    ddl_status status = ddl_comm_duplicate(comm, &config, &child);
+    CHECK(status == DDL_EINVAL && strstr(ddl_last_error(), "ranks:8") &&
+              strstr(ddl_last_error(), "size"),
+          "%d \"%s\"", status, ddl_last_error());
+    config.invariant = -3;
+    INVALID(ddl_comm_duplicate(comm, &config, &child), "invariant is -3");
+}
+
+static void check_settings(void)
+{
+    setenv("DDL_INVARIANT", "ranks:4", 1);
+    for (int size = 2; size <= 5; size++)
+        run_ranks(size, DDL_LINK_INPROC, check_workers, NULL);
+    setenv("DDL_INVARIANT", "size", 1);
+    run_ranks(2, DDL_LINK_INPROC, check_children, NULL);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -170,6 +223,8 @@ int main(int argc, char **argv)
                 run_ranks(size, kinds[i].links, all_cases, NULL);
                 pthread_barrier_destroy(&turns);
             }
+    if (argc >= 2 && !strcmp(argv[1], "inproc"))
+        check_settings();
     for (int r = 0; r < RANKS; r++)
         free(inputs[r]);
     free(expected);

@@ -107,6 +107,36 @@ static void **bring(const ddl_order *order, int rank, sum_case s, int *n)
     return parts;
 }
 
+/* Reduce-scatters of the same parts, in equal and in unequal blocks, give blocks of the same sum.
+ */
+static void check_scatters(ddl_comm *comm, sum_case s, const int *owners, const void *const *parts,
+                           const char *want)
+{
+    ddl_order *order;
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    size_t element = types[dtypes[s.d]].size;
+    int64_t block = counts[s.c] / size, blocks[16], start = 0;
+    char *recv = malloc((size_t)counts[s.c] * element + 1);
+    OK(ddl_order_create(owners, workers_of[s.number], size, &order));
+    memset(recv, 0x5a, (size_t)block * element + 1);
+    OK(ddl_reduce_scatter_ordered(comm, order, parts, recv, block, dtypes[s.d], s.op, NULL, NULL));
+    CHECK(!memcmp(recv, want + (size_t)(rank * block) * element, (size_t)block * element) &&
+              recv[(size_t)block * element] == 0x5a,
+          "reduce-scatter, %d workers on %d ranks, %s, count %d, op %d", workers_of[s.number], size,
+          types[dtypes[s.d]].name, (int)counts[s.c], (int)s.op);
+    for (int r = 0; r < size; r++)
+        blocks[r] = r % 3 == 1 ? 0 : block / 2 + r % 2 * (block / 2);
+    for (int r = 0; r < rank; r++)
+        start += blocks[r];
+    OK(ddl_reduce_scatterv_ordered(comm, order, parts, recv, blocks, dtypes[s.d], s.op, NULL,
+                                   NULL));
+    CHECK(!memcmp(recv, want + (size_t)start * element, (size_t)blocks[rank] * element),
+          "reduce-scatter of unequal blocks, %d workers on %d ranks, %s, count %d",
+          workers_of[s.number], size, types[dtypes[s.d]].name, (int)counts[s.c]);
+    ddl_order_destroy(order);
+    free(recv);
+}
+
 static void check_case(ddl_comm *comm, sum_case s, const int *owners)
 {
     ddl_order *order;
@@ -123,6 +153,8 @@ static void check_case(ddl_comm *comm, sum_case s, const int *owners)
     CHECK(!memcmp(recv, *want, bytes), "%d workers on %d ranks, %s, count %d, op %d, way %d",
           workers_of[s.number], size, types[dtypes[s.d]].name, (int)counts[s.c], (int)s.op, s.way);
     CHECK(recv[bytes] == 0x5a, "written behind the result");
+    if (s.way == 0)
+        check_scatters(comm, s, owners, (const void *const *)parts, *want);
     if (*want != recv)
         free(recv);
     for (int k = 0; k < n; k++) {
