@@ -35,10 +35,20 @@ RECIPE = runpy.run_path(str(ROOT / "ddl_core" / "native_recipe.py"))
 RELEASES = ["2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1"]
 PYTHONS = ["python3.10", "python3.11", "python3.12", "python3.13"]
 LIBRARIES = ["libtorch_python.so", "libtorch_cpu.so", "libc10.so", "libddl.so.1"]
-# Functions of GCC 11's libstdc++ that PyTorch's wheels carry for older systems.
-EXPORTED = [
-    f"_ZNSt15__exception_ptr13exception_ptr{name}Ev" for name in ("9_M_addref", "10_M_release")
-]
+# Functions of newer libstdc++ that PyTorch's own wheels carry for older systems, by library.
+STRING = "7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv"
+EXPORTED = {
+    "libc10.so": [
+        f"_ZNKRSt{STRING}",
+        f"_ZNOSt{STRING}",
+        "_ZNSt7__cxx1119basic_ostringstreamIcSt11char_traitsIcESaIcEEC1Ev",
+        "_ZSt28__throw_bad_array_new_lengthv",
+    ],
+    "libtorch_cpu.so": [
+        "_ZNSt15__exception_ptr13exception_ptr9_M_addrefEv",
+        "_ZNSt15__exception_ptr13exception_ptr10_M_releaseEv",
+    ],
+}
 RPATH = "$ORIGIN/../../../ddl_core/lib"
 # PyTorch's own wheels need no newer ones.
 NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 25), "CXXABI": (1, 3, 11)}
@@ -130,7 +140,7 @@ def stubs() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "stub.c"
     for name in LIBRARIES:
-        symbols = EXPORTED if name == "libtorch_cpu.so" else []
+        symbols = EXPORTED.get(name, [])
         source.write_text("".join(f"void {symbol}(void) {{}}\n" for symbol in symbols))
         run("g++", "-shared", f"-Wl,-soname,{name}", "-o", folder / name, "-x", "c", source)
     return folder
@@ -166,16 +176,21 @@ def compile_part(torch: Torch, python: Python, stub_folder: Path) -> Path:
         *(f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}"),
         f"-isystem{python.include}",
     )
-    run(
-        *("g++", "-shared", "-s", "-pthread", compiled, "-o", linked, "-Wl,--no-as-needed"),
-        *(stub_folder / library for library in LIBRARIES),
-        *(f"-Wl,-rpath,{RPATH}", "-Wl,--build-id=none"),
-    )
+    link_part(compiled, linked, stub_folder)
     check_symbols(linked)
     linked.rename(result)
     unit.unlink()
     compiled.unlink()
     return result
+
+
+def link_part(compiled: Path, linked: Path, stub_folder: Path) -> None:
+    """Link an object file."""
+    run(
+        *("g++", "-shared", "-s", "-pthread", compiled, "-o", linked, "-Wl,--no-as-needed"),
+        *(stub_folder / library for library in LIBRARIES),
+        *(f"-Wl,-rpath,{RPATH}", "-Wl,--build-id=none"),
+    )
 
 
 def check_symbols(file: Path) -> None:
