@@ -278,8 +278,10 @@ class Step:
     def _audits(self) -> Mapping[int, int]:
         """Return the workers whose shares are compared, with the rank that computes each share once
         more."""
-        group = self._group
-        audits = self._audit.plan(self.number, group.owners) if self._audit else {}
+        group, audit = self._group, self._audit
+        if not audit:
+            return {}
+        audits = audit.plan(self.number, group.owners)
         return {**audits, **plan_joined(group.owners, self._joined())} if group.joined else audits
 
     def _joined(self) -> list[int]:
