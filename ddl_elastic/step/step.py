@@ -344,7 +344,8 @@ class Step:
         joined = plan_joined(group.owners, self._joined())
         for worker in sorted(joined.keys() & {*differing} - self._named):
             digests = self._digests.get(worker, ())
-            table = gather(group.comm, audit.evidence(group.member, digests, audit.marks()))
+            marks = audit.marks() if digests else None
+            table = gather(group.comm, audit.evidence(group.member, digests, marks))
             self._named.add(worker)
             audit.report_hidden(*describe_joined(table, group.joined, audit.step, worker))
 
