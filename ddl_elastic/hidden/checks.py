@@ -114,7 +114,7 @@ class Checks:
         """Report that a worker which has joined computes other bits than an older one, because of
         the attributes of these names, as in `digests`."""
         items = [item for name, (item, _) in self.marks().items() if name in names]
-        self._report_items(text, items, "has another value there")
+        self._report_items(text, items, "differs between the two")
 
     def _report_items(self, text: str, items: list[Item], finding: str) -> None:
         """Report items of hidden state, the likeliest first."""

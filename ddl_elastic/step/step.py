@@ -278,8 +278,10 @@ class Step:
     def _audits(self) -> Mapping[int, int]:
         """Return the workers whose shares are compared, with the rank that computes each share once
         more."""
-        group = self._group
-        audits = self._audit.plan(self.number, group.owners) if self._audit else {}
+        group, audit = self._group, self._audit
+        if not audit:
+            return {}
+        audits = audit.plan(self.number, group.owners)
         return {**audits, **plan_joined(group.owners, self._joined())} if group.joined else audits
 
     def _joined(self) -> list[int]:
@@ -342,7 +344,8 @@ class Step:
         joined = plan_joined(group.owners, self._joined())
         for worker in sorted(joined.keys() & {*differing} - self._named):
             digests = self._digests.get(worker, ())
-            table = gather(group.comm, audit.evidence(group.member, digests, audit.marks()))
+            marks = audit.marks() if digests else None
+            table = gather(group.comm, audit.evidence(group.member, digests, marks))
             self._named.add(worker)
             audit.report_hidden(*describe_joined(table, group.joined, audit.step, worker))
 

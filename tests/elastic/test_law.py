@@ -148,7 +148,7 @@ def test_joining_worker_with_hidden_state_is_named(
     found = re.search(
         r"rank 2 on \S+ \(pid \d+\) has joined, and computes other bits than rank 1 on \S+ \(pid"
         r" \d+\) in step (\d+), share \d, tensor linear\.\w+: Net\.factor, a float and"
-        r" attribute of a Net, at hidden\.py:\d+, has another value there, but is not part of the"
+        r" attribute of a Net, at hidden\.py:\d+, differs between the two, but is not part of the"
         r" job's state\. Compute it from step\.number",
         shown,
     )

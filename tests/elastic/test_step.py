@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 import ddl_core
 from ddl_elastic.shares.order import children, parent, parts_of, tree_size
+from ddl_elastic.step.audit import Audit
+from ddl_elastic.step.digest import ShareDigest
 from ddl_elastic.step.partial import PartialSums
 from ddl_elastic.step.reform import Action, RankProgress, Watch, decide
 from ddl_elastic.step.step import PlainArrays, RankGroup, Step
@@ -149,7 +153,7 @@ def test_nothing_is_submitted_on_a_dead_comm() -> None:
 @given(workers=st.integers(1, 130), owners=st.lists(st.integers(-1, 3), min_size=130, max_size=130))
 def test_standings_travel(workers: int, owners: list[int]) -> None:
     owned = [v for v in range(workers) if owners[v] == 0]
-    sent = RankProgress(7, 2**40, True, owned)
+    sent = RankProgress(7, 2**40, True, owned, is_new=bool(owners[0] % 2))
     assert RankProgress.from_words(sent.words(workers).tolist(), workers) == sent
 
 
@@ -201,26 +205,67 @@ def test_what_cannot_be(ranks: list[RankProgress], message: str) -> None:
         decide(ranks, 0, 2)
 
 
-def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the name of the step: evaluations are counted as well."""
-    monkeypatch.setattr(Step, "_checksum", lambda step: step._group.comm.rank)
+def run_ranks(run: Callable[[RankGroup], Any]) -> list[Any]:
+    """Return the results of two ranks' threads."""
 
-    def run(rank: int) -> str:
+    def connect(rank: int) -> Any:
         with endpoints[rank].connect(addresses, rank) as comm:
-            group = RankGroup(comm, [0, 1], (0, 1))
-            step = Step(group, 0, PlainArrays([np.zeros(3)]), "step 7")
-            with pytest.raises(RuntimeError) as caught:
-                for worker in step.shares():
-                    step.add(worker, [np.ones(3)])
-            group.watch.close()
-            return str(caught.value)
+            group = RankGroup(comm, [5, 6], (0, 1))
+            group.audit = Audit(0.0, "rollback", 0)
+            try:
+                return run(group)
+            finally:
+                group.watch.close()
 
     with ddl_core.Endpoint(secret="") as one, ddl_core.Endpoint(secret="") as other:
         endpoints = [one, other]
         addresses = [one.address, other.address]
         with ThreadPoolExecutor(2) as threads:
-            told = list(threads.map(run, range(2)))
-    assert told[1] == (
+            return list(threads.map(connect, range(2)))
+
+
+def test_first_share_of_joined_rank_is_computed_twice() -> None:
+    """Only in a training step, and only once. The rank is named if the two computations differ."""
+
+    def run(group: RankGroup) -> tuple[list[list[int]], list[str]]:
+        group.joined, texts, computed = frozenset({6}), list[str](), list[list[int]]()
+        assert group.audit
+        group.audit.report_hidden = lambda text, _: texts.append(text)
+        for number, trains in enumerate((False, True, True)):
+            result = np.zeros(3)
+            step = Step(group, number, PlainArrays([result]), trains=trains)
+            computed.append([])
+            for worker in step.shares():
+                computed[-1].append(worker)
+                share = np.full(3, 1.0 + worker)
+                if trains and step.needs_digest(worker):
+                    digest = {"a": 7, "b": group.comm.rank * wrong}
+                    step.record(worker, ShareDigest(digest))
+                if not step.is_audit:
+                    step.add(worker, [share])
+            assert result.tolist() == [1.5] * 3
+        return computed, texts
+
+    for wrong in (0, 1):
+        found = run_ranks(run)
+        assert [computed for computed, _ in found] == [[[0], [1, 0], [0]], [[1], [1], [1]]]
+        for _, texts in found:
+            assert len(texts) == wrong
+            assert all("rank 6 on" in each and "share 1, tensor b" in each for each in texts)
+
+
+def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the name of the step: evaluations are counted as well."""
+    monkeypatch.setattr(Step, "_checksum", lambda step: step._group.comm.rank)
+
+    def run(group: RankGroup) -> str:
+        step = Step(group, 0, PlainArrays([np.zeros(3)]), "step 7")
+        with pytest.raises(RuntimeError) as caught:
+            for worker in step.shares():
+                step.add(worker, [np.ones(3)])
+        return str(caught.value)
+
+    assert run_ranks(run)[1] == (
         "the ranks differ in step 7: this rank's checksum is 0x1, and the checksums of all ranks"
         " are from 0x0 to 0x1"
     )

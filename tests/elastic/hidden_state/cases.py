@@ -108,7 +108,7 @@ class NoisySamples(Samples):
         return self.x[index] + noise, index % 3
 
 
-@case("own generator", r"generator .*NoisySamples.*\.generator|NoisySamples\.generator.* generator")
+@case("own generator", r"generator.*NoisySamples.*\.generator|NoisySamples\.generator.* generator")
 def own_generator() -> None:
     train(make_net(), NoisySamples())
 
@@ -214,7 +214,7 @@ class AugmentedSamples(Samples):
         return self.transform(self.x[index]), index % 3
 
 
-@case("albumentations", r"generator .*transform|transform.*generator")
+@case("albumentations", r"generator.*transform|transform.*generator")
 def albumentations() -> None:
     transform = ComposeLikeAlbumentations([GaussNoiseLikeAlbumentations(p=0.5)], seed=7)
     train(make_net(), AugmentedSamples(transform))
