@@ -94,7 +94,8 @@ static uint8_t fold_members(const context *b, int level, int members)
     return (uint8_t)level;
 }
 
-/* What is sent from the recv buffer is overwritten only by a result that was made from it. */
+/* Data that is sent from the recv buffer is overwritten only by a result that was computed from
+ * it. */
 static void reduce_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;

@@ -60,7 +60,7 @@ int ddl__order_parts(const ddl__order *order, int member, ddl__order_part *parts
 
 /* -------------------------------------------------------------------------------- the additions */
 
-/* `at` is, by member, the number of its next operand. */
+/* `at[m]` is the number of the next operand of member m. */
 typedef struct writer {
     const ddl__order *order;
     ddl__fold *fold;

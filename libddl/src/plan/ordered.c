@@ -2,10 +2,11 @@
 /* Ordered: the all-reduce whose order of additions is a tree over logical workers (order.h), so its
  * bits do not depend on the ranks.
  *
- * The shape is that of direct: every rank owns one share. It sends each other rank its parts of the
- * share that the other rank owns, packed into one span, folds its own share over the parts of all
- * ranks, and sends the result to all. A message that an all-reduce would do in one shot is done in
- * one shot here, too: every rank sends its parts to all others, and each folds the whole buffer.
+ * The plan has the shape of `direct`: every rank owns one share. It sends each other rank its parts
+ * of the share that the other rank owns, packed into one span, folds its own share over the parts
+ * of all ranks, and sends the result to all. If an all-reduce of the same size would run in one
+ * shot, this one does, too: every rank sends its parts to all others, and each folds the whole
+ * buffer.
  *
  * Over wires an all-reduce's own plan is used if it adds in the same order. These are trees,
  * halving and hierarchical, if the number of ranks is a power of two, each rank passes one part in
@@ -167,7 +168,7 @@ static void add_direct(const context *o)
     o->builder->plan->segment = piece;
 }
 
-/* Return true if an all-reduce of as many bytes is done in one shot. */
+/* Return true if an all-reduce of the same number of bytes would run in one shot. */
 static bool is_short(const context *o)
 {
     ddl__request plain = *o->builder->request;
@@ -194,7 +195,8 @@ static bool has_equal_hosts(const ddl__request *request)
     return equal;
 }
 
-/* Return true if rank r passes the r-th of as many equal parts. */
+/* Return true if each rank passes one part, all parts are equally long, and they are in the order
+ * of the ranks. */
 static bool has_equal_parts(const ddl__request *request)
 {
     const ddl__order *order = request->order;
