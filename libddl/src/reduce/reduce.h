@@ -70,7 +70,7 @@ void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *
 typedef struct ddl__folding {
     const ddl__kernels *kernels;
     const ddl__fold *fold;
-    /* of the results; operands have the same dtype, but f32 instead of f16 and bf16 */
+    /* dtype of the results; operands have the same dtype, but f32 instead of f16 and bf16 */
     ddl_dtype dtype;
     bool widened;     /* the results of f16 and bf16 are f32, too */
     int64_t divisor;  /* divisor of the results; 1: no division */
