@@ -134,8 +134,8 @@ def _features(shares: int, size: int, across: bool) -> list[float]:
 
 
 def _solve(rows: npt.NDArray[np.float64], goal: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the least-squares solution with no negative number. It is the unconstrained solution
-    for the numbers that are not 0, and there are eight choices of these."""
+    """Return the non-negative least-squares solution. It is the unconstrained solution for one of
+    the eight sets of numbers that may differ from 0, so all eight are tried."""
     best, least = np.zeros(4), math.inf
     for support in _SUPPORTS:
         columns = list(support)

@@ -148,8 +148,8 @@ def _deadlines(
     now: float,
     settings: Settings,
 ) -> tuple[dict[str, Request], dict[str, str]]:
-    """Raise the requests that would miss their deadline. Return all requests, and the warnings by
-    job.
+    """Give priority to the jobs that would miss their deadline. Return all requests, and the
+    warnings by job.
 
     A raised job comes first in its tenant, and gets the highest tier of its tenant's jobs. So it
     takes slots from its own tenant, and from others no more than its tenant's share.
@@ -187,8 +187,8 @@ def _deadlines(
 def _again(
     requests: Mapping[str, Request], sizes: Mapping[str, int], now: float, settings: Settings
 ) -> float:
-    """Return when the result may change without an event: a rest or a job's youth ends, or a job
-    ages."""
+    """Return the next time at which the result may change without an event: a job's rest after a
+    change ends, a job is no longer young, or a waiting job ages."""
     times = []
     for name, request in requests.items():
         job, size = request.job, sizes.get(name, 0)

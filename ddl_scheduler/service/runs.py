@@ -17,7 +17,7 @@ _NEW = 0.1  # a smaller relative change of a measurement does not trigger a plan
 
 
 class Run:
-    """A run holds a slot as long as it may use it or has processes there.
+    """A run of a job. It holds a slot as long as it may use the slot or has processes there.
 
     held  the slots that it is assumed to hold before its first report
     name  the name by which agents know it; "" if it uses no agents, or has not reported
