@@ -149,8 +149,8 @@ class Executor:
         return future
 
     def count_optimizer(self) -> int:
-        """Return the number of optimizers that the set had before, which names the operations of
-        the next one."""
+        """Count another optimizer of the set, and return the number of earlier ones, which makes
+        the names of its operations unique."""
         return next(self._optimizers)
 
     def close(self) -> None:

@@ -248,7 +248,7 @@ def join() -> tf.Tensor:
 def submit(
     process_set: ProcessSet, name: str | None, call: Call, perform: performers.Perform
 ) -> Future[Any]:
-    """Start an eager operation, which matches by its order."""
+    """Start an eager operation. It matches the other members' calls by order."""
     executor = process_set.executor()
     return executor.submit(replace(call, name=executor.name(name)), perform)
 
@@ -286,7 +286,7 @@ class Operation(NamedTuple):
         return Call(kind, "", dtypes, shapes, list(equal), ragged, splits), perform
 
     def __call__(self, name: str, arrays: list[Array]) -> Future[list[Array]]:
-        """Start the operation of a graph, which matches by name."""
+        """Start an operation of a graph. It matches the other members' calls by name."""
         call, perform = self.prepare(arrays)
         return self.process_set.executor().submit(replace(call, name=name, graph=True), perform)
 
