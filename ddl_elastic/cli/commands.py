@@ -302,7 +302,7 @@ def _scale(arguments: argparse.Namespace) -> int:
 
 
 def _size(arguments: argparse.Namespace) -> Size:
-    """Return the numbers of workers from -n. Without agents, this machine's cores limit them."""
+    """Return the range of worker counts of -n. Without agents, this machine's cores limit it."""
     threads: int = arguments.threads
     try:
         low, high = parse_workers(arguments.workers)

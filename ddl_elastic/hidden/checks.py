@@ -2,7 +2,7 @@
 """Checks of each running job for hidden state, which joining workers would not get.
 
 Before the first step each worker computes the reference share twice. The bits differ only if the
-program keeps state from the first time.
+program keeps state from the first computation.
 
 During training, changes of these values from step to step are reported:
 - tensors and numbers that are attributes of the model's modules, but not buffers;
@@ -75,7 +75,7 @@ class Checks:
         return found, getattr(self._framework, "held", list)()
 
     def committed(self) -> None:
-        """Count a committed step, and compare the values if it is time."""
+        """Count a committed step, and compare the values if a comparison is due after it."""
         self._steps += 1
         if self._steps == 1:  # the objects that the first step creates exist now
             self._before = self._find(self._is_suspect)
