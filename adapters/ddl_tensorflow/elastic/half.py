@@ -27,7 +27,9 @@ class Half(Flat):
         self.model, self.optimizer = model, optimizer
         self._trained = list(model.trainable_variables)
         if not self._trained:
-            raise ValueError("model has no trainable variables: call it once on a batch before")
+            raise ValueError(
+                "model has no trainable variables; call it once on a batch before the job"
+            )
         if not getattr(optimizer, "built", True):
             optimizer.build(self._trained)
         others = list(model.non_trainable_variables)
@@ -78,7 +80,10 @@ class Half(Flat):
         flat.check_trained({id(each): each.name for each in self._trained}, now)
 
     def run(self, batch: Any, ready: protocol.Ready | None = None) -> protocol.Share:
-        raise NotImplementedError("a loop of one's own computes the gradients of a share")
+        raise NotImplementedError(
+            "a TensorFlow job needs a custom training loop: call step.backward((loss, gradients))"
+            " for each share"
+        )
 
     # ---- the result ----
 
@@ -92,7 +97,9 @@ class Half(Flat):
         self._seed()
 
     def update(self) -> None:
-        raise NotImplementedError("a loop of one's own steps the optimizer")
+        raise NotImplementedError(
+            "a TensorFlow job needs a custom training loop: apply job.gradients after each step"
+        )
 
     # ---- the state ----
 
