@@ -55,13 +55,17 @@ def add_agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--token-file",
         metavar="FILE",
         type=Path,
-        help="what proves who may join (default: $DDL_ELASTIC_TOKEN)",
+        help="file with the secret of the job (default: the variable DDL_ELASTIC_TOKEN)",
     )
     agent.add_argument(
-        "-n", dest="slots", metavar="N", type=int, help="slots (default: as many as have cores)"
+        "-n",
+        dest="slots",
+        metavar="N",
+        type=int,
+        help="number of slots (default: one for each --cores cores)",
     )
     agent.add_argument(
-        "--cores", metavar="C", type=int, default=1, help="of each slot (default: 1)"
+        "--cores", metavar="C", type=int, default=1, help="cores of each slot (default: 1)"
     )
     agent.add_argument(
         "--wait",
@@ -124,7 +128,7 @@ def parse_address(text: str, option: str, host: str = "") -> tuple[str, int]:
     """Parse "HOST:PORT", or "PORT" if there is a default `host`. Raises CommandError."""
     name, colon, port = text.removeprefix("tcp://").rpartition(":")
     if not (port.isdecimal() and int(port) in _PORTS and (name or not colon) and (name or host)):
-        raise CommandError(f"{option} {text}: it is no HOST:PORT, as in head:29400")
+        raise CommandError(f"{option} is {text}; must be HOST:PORT, such as head:29400")
     return name.strip("[]") or host, int(port)
 
 
@@ -143,13 +147,13 @@ def _run(arguments: argparse.Namespace) -> int:
     own = environment.take_token()
     token = read_token(arguments.token_file) if arguments.token_file else own
     if not token:
-        raise CommandError("give --token-file; the job has to know what is in it, too")
+        raise CommandError("--token-file is missing; agents authenticate with the job's token")
     cores: int = arguments.cores
     slots = (
         max(1, environment.cores() // max(cores, 1)) if arguments.slots is None else arguments.slots
     )
     if slots < 1 or cores < 1:
-        raise CommandError(f"-n {slots} --cores {cores}: both are at least 1")
+        raise CommandError(f"-n is {slots} and --cores is {cores}; both must be at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     environment.allow_connections()
     try:

@@ -98,8 +98,8 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         dest="workers",
         metavar="N",
         default="1:4096",
-        help='workers: a number, or "least:most", and then as many as there are cores for (default:'
-        " one for each core)",
+        help='number of workers, or "least:most" for as many workers as cores within these limits'
+        " (default: one for each core)",
     )
     run.add_argument(
         "--no-replace",
@@ -110,10 +110,10 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument(
         "--name",
         default=str(os.getpid()),
-        help="of the job, for `ddl elastic scale` (default: the number of this process)",
+        help="name of the job, for `ddl elastic scale` (default: the number of this process)",
     )
     run.add_argument(
-        "--threads", metavar="T", type=int, default=1, help="of each worker (default: 1)"
+        "--threads", metavar="T", type=int, default=1, help="threads of each worker (default: 1)"
     )
     run.add_argument(
         "--preload",
@@ -135,11 +135,14 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
-        help="run the workers where agents dial in from, see `ddl elastic agent`, instead of on"
-        " this machine; port 0: a free one, which is said",
+        help="listen here for agents (see `ddl elastic agent`) and run the workers on their hosts,"
+        " not on this machine; port 0 picks a free port and logs it",
     )
     run.add_argument(
-        "--token-file", metavar="FILE", type=Path, help="what agents have to know; for --listen"
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help="file with the secret of the agents; required by --listen",
     )
     run.add_argument("--report", metavar="FILE", type=Path, help="write job.report() as JSON")
     run.add_argument(
@@ -161,8 +164,8 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--audit-action",
         choices=ACTIONS,
         default="rollback",
-        help="what follows if committed steps may be wrong: continue from a checkpoint before them,"
-        " continue with them, or stop (default: rollback)",
+        help="action if committed steps may be wrong: go back to a checkpoint before them"
+        " (rollback), continue with them (continue), or stop (default: rollback)",
     )
     run.add_argument("--quiet", action="store_true", help="show neither progress nor events")
     run.add_argument("program", metavar="PROGRAM.py", type=Path)
@@ -173,14 +176,19 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     add_verify(commands, lambda words: _run(run.parse_args(words[1:])))
     scaled = commands.add_parser(
         "scale",
-        help="have a job that runs on this machine have more or fewer workers",
-        description="Have a job that `ddl elastic run` runs on this machine have more or fewer"
-        " workers. Those who join and leave do so between two steps; nobody else restarts, and the"
-        " result stays the same. Returns at once.",
+        help="change the number of workers of a job on this machine",
+        description="Change the number of workers of a job that `ddl elastic run` has started on"
+        " this machine. Workers join and leave between two steps; the other workers do not restart,"
+        " and the result stays the same. Returns at once.",
         allow_abbrev=False,
     )
     scaled.add_argument("job", metavar="JOB", help="its --name, or the number of its process")
-    scaled.add_argument("workers", metavar="N", type=int, help="within the job's least:most")
+    scaled.add_argument(
+        "workers",
+        metavar="N",
+        type=int,
+        help="within the job's least:most",
+    )
     scaled.set_defaults(run=_scale)
 
 
@@ -280,7 +288,7 @@ def _order(
     if arguments.trace:
         raise CommandError("--trace: workers of agents leave no timeline here")
     if arguments.listen and not arguments.token_file:
-        raise CommandError("--listen: give --token-file too; agents have to know what is in it")
+        raise CommandError("--listen requires --token-file: agents authenticate with that token")
     preload = arguments.preload.split(",") if arguments.preload else []
     order = Program(
         str(arguments.program), arguments.arguments, str(Path.cwd()), preload, variables
