@@ -143,9 +143,9 @@ def compare_checkpoints(candidates: Sequence[Fingerprint]) -> None:
     for other in candidates:
         if other.checkpoint != first.checkpoint:
             raise RuntimeError(
-                f"{other.name} goes on from {_name_checkpoint(other)}, and {first.name} from"
-                f" {_name_checkpoint(first)}. All have to read the same ones: look whether the"
-                " place of the checkpoints is there on both"
+                f"{other.name} resumes from {_name_checkpoint(other)}, but {first.name} from"
+                f" {_name_checkpoint(first)}. All workers must read the same checkpoints: check"
+                " that both hosts can read the checkpoint folder"
             )
 
 

@@ -403,7 +403,7 @@ class Loop:
         damaged: list[DamagedCheckpoint] = []
         found = saving.newest(self._policy.storage, self._constants, damaged)
         for error in damaged:
-            self.log(f"not resumed: {error}")
+            self.log(f"skipped a damaged checkpoint: {error}")
             saver.damaged.update(filter(None, [error.file]))
         if found:
             manifest, self._resumed = found

@@ -102,7 +102,7 @@ def test_workers_that_read_other_checkpoints(run: Any) -> None:
     done, report = run("-n", 2, PROGRAM, "--checkpoint", "saved", "--passes", 10, "--blind", 1)
     assert done.code != 0 and report["state"] == "failed"
     assert re.search(
-        r"rank 1 on \S+ goes on from no checkpoint, and rank 0 on \S+ from the checkpoint after 32"
+        r"rank 1 on \S+ resumes from no checkpoint, but rank 0 on \S+ from the checkpoint after 32"
         r" steps \(\w{16}\)",
         done.err,
     ), done.err
