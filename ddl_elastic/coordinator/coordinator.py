@@ -186,8 +186,8 @@ class Coordinator:
     def is_over(self) -> bool:
         """True if all workers have exited. Raises JobFailed if no agent reconnected in time."""
         if self._recovery and self._recovery.is_too_late(self.workers):
-            missing = "no worker that trains" if self.alive() else "no agent of the job"
-            raise JobFailed(f"{missing} has come back: it has ended, or is out of reach")
+            missing = "no training worker" if self.alive() else "no agent of the job"
+            raise JobFailed(f"{missing} has reconnected: all have exited, or cannot be reached")
         return not self.alive() and not self._recovery
 
     def require(self) -> list[Worker]:
@@ -513,8 +513,8 @@ def wait_for_end(coordinator: Coordinator) -> None:
         code = failed[0].code or 0
         ends = [f"{each.name} has ended: {each.cause}" for each in failed if each.joined]
         if ends and not trained:
-            text = "no worker is left, so the job has failed; if it has a checkpoint, it goes on"
-            ends.insert(0, f"{text} from there when it is started again")
+            text = "no worker is left, so the job has failed; if it has a checkpoint, start it"
+            ends.insert(0, f"{text} again to continue from there")
         if coordinator.is_stopped:
             code = EXIT_CODE
         raise JobFailed("\n".join(ends), code if code > 0 else 128 - code)

@@ -77,7 +77,7 @@ def count_steps(sampler: Sampler, passes: int | None, steps: int | None) -> int:
         raise ValueError("data is a stream, which has no passes: give steps=")
     for name, number in (("passes", passes), ("steps", steps)):
         if number is not None and number < 0:
-            raise ValueError(f"{name} is {number}; it is 0 or more")
+            raise ValueError(f"{name} is {number}; must be 0 or more")
     return sampler.steps(1 if passes is None else passes) if steps is None else steps
 
 

@@ -177,7 +177,7 @@ def test_how_many_steps(samples: Any, passes: Any, steps: Any, expected: int) ->
     [
         (10, 1, 1, "passes is 1 and steps is 1; give one of them"),
         (None, 2, None, "data is a stream, which has no passes: give steps="),
-        (10, -1, None, "passes is -1; it is 0 or more"),
+        (10, -1, None, "passes is -1; must be 0 or more"),
         (None, None, -2, "steps is -2"),
     ],
 )
