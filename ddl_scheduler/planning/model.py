@@ -69,7 +69,7 @@ class MemoryModel:
     gradient: int
 
     def fits(self, shares: int, size: int, limit: int) -> bool:
-        """Return whether ranks of `limit` bytes can train. A rank keeps at most one partial
+        """Return True if ranks of `limit` bytes can train. A rank keeps at most one partial
         gradient for each power of two up to its number of shares, and the result."""
         partial = (-(-shares // size)).bit_length()
         return self.fixed + (partial + 1) * self.gradient <= limit

@@ -33,7 +33,7 @@ class _Cluster:
     memory: dict[str, int]  # bytes of the smallest slot, by kind
 
     def hosts(self, kind: str, size: int) -> int:
-        """Return whether `size` slots fit on one host (1) or need several (2)."""
+        """Return 1 if `size` slots fit on one host, else 2."""
         return 1 if size <= self.largest.get(kind, 0) else 2
 
 
@@ -132,7 +132,7 @@ def _fill(
 
 
 def _pays(request: Request, size: int, settings: Settings) -> bool:
-    """Return whether a running job may change to this size: it does not grow, or the growth pays
+    """Return True if a running job may change to this size: it does not grow, or the growth pays
     off."""
     if not request.start <= request.size < size or request.size not in request.sizes:
         return True
