@@ -264,7 +264,7 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
             raise difference
 
     def _can_be_freed(self, handle: Any) -> bool:
-        """Return whether no thread and no group uses the handle any more. Aborts them first."""
+        """Return True if no thread and no group uses the handle any more. Aborts them first."""
         reason = ""
         if self._fast_path.close():
             lib.ddl_comm_abort(handle, b"closed by another thread")
