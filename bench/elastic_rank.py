@@ -4,7 +4,7 @@
     elastic     ddl_torch.elastic.Job with a custom loop, with the whole cost of a step: reading and
                 seeding of samples, shares, the ordered sum, the vote
     ddl, gloo   DistributedDataParallel over each backend, with DataLoader and DistributedSampler
-    accumulate  on one rank: one process that accumulates the gradients of as many shares
+    accumulate  on one rank: one process that accumulates the gradients of all shares
 
 All read the same samples, and each has its own model and optimizer.
 """

@@ -168,15 +168,15 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
     def expel(self, rank: SupportsIndex, reason: str = "") -> None:
         """Treat another rank as dead from now on, as if its process had ended.
 
-        For an agent that finds that the rank hangs, or a scheduler that takes its host. May be
-        called at any time, from any thread. Does not block.
+        An agent can use this when the rank hangs, or a scheduler when it takes the rank's host
+        away. May be called at any time, from any thread. Does not block.
 
         Pending and later operations of all members raise PeerLost, which names the rank and the
         reason (its first 127 bytes). The other ranks shrink without waiting for it. If it is alive,
         it gets these errors, too, and Minority from shrink. If two ranks expel each other, at most
         one of them continues. Raises InvalidArgument for this rank itself, and Minority if this
-        rank is expelled. To expel a dead rank again confirms that its process has ended. A rank
-        that has left is not affected.
+        rank is expelled. Expelling a dead rank confirms that its process has ended. A rank that has
+        left is not affected.
         """
         chosen = integer(rank, "rank", 0, self.size - 1)
         with self._held() as handle:
@@ -268,7 +268,7 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
             raise difference
 
     def _can_be_freed(self, handle: Any) -> bool:
-        """Return whether no thread and no group uses the handle any more. Aborts them first."""
+        """Return True if no thread and no group uses the handle any more. Aborts them first."""
         reason = ""
         if self._fast_path.close():
             lib.ddl_comm_abort(handle, b"closed by another thread")

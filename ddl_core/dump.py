@@ -92,7 +92,7 @@ def _describe(number: int, told: dict[str, Any]) -> list[str]:
 
 
 def _last(member: dict[str, Any]) -> str:
-    """Describe the last operation of a member, as far as it is known."""
+    """Describe the last operation of a member, with the details that are known."""
     if member.get("last_name"):
         return f'whose last call was "{member["last_name"]}"'
     if not member["operation"]:

@@ -41,8 +41,8 @@ def load_libraries() -> None:
 
 
 def choose_stream(contents: Sequence[Contents], given: Any) -> int:
-    """Return the stream of an operation on these arrays, and make it wait for their contents if
-    their producers support that.
+    """Return the stream in which to run an operation on these arrays. Make it wait for the arrays'
+    contents, if the arrays' libraries support that.
 
     It is the given stream, else the stream that writes their contents, else the default one. Raises
     InvalidArgument if the given object is not a stream, or the arrays name different streams.

@@ -78,7 +78,7 @@ def text(comms: Iterable[Readings] | None = None) -> str:
 
 
 class Server:
-    """An HTTP server of `text()` at /metrics, until it is closed; a context manager.
+    """An HTTP server that serves `text()` at /metrics until it is closed; a context manager.
 
     host, port   its address
     """

@@ -64,7 +64,7 @@ class Job:
                averages the changes by all shares, "first" keeps those of logical worker 0's share
 
     The result does not depend on these:
-    workers    the number of processes, or "least:most" for as many as there are cores for
+    workers    the number of processes, or "least:most" for as many as cores
     replace    True to replace dead workers; the other workers send the state to the new ones
     loader_workers  the number of processes that read ahead for each worker; 0 reads in the worker
     watchdog   the seconds after which a worker that hangs is killed: at least the time of 5 usual

@@ -38,7 +38,7 @@ def nccl_built() -> int:
 
 
 def ddl_built() -> bool:
-    """Return False. By this name Horovod means IBM's library."""
+    """Return False: the library that Horovod calls DDL is IBM's."""
     return False
 
 

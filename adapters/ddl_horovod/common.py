@@ -33,11 +33,11 @@ def reduction(average: bool | None, op: Reduction | None) -> Reduction:
     """Return the reduction that these arguments name. Raises ValueError if both are given, or if
     `op` is not a Reduction."""
     if average is not None and op is not None:
-        raise ValueError("average: give op alone; average is its former name")
+        raise ValueError("average and op are both given; average is deprecated: pass op only")
     if op is None:
         return Sum if average is False else Average
     if not isinstance(op, Reduction):
-        raise ValueError(f"op: {op!r} is none of Average, Sum, Adasum, Min, Max, Product")
+        raise ValueError(f"op is {op!r}; must be one of Average, Sum, Adasum, Min, Max, Product")
     return op
 
 
@@ -59,8 +59,8 @@ def no_elastic(replacement: str) -> Callable[[str], NoReturn]:
         if name.startswith("__"):
             raise AttributeError(name)
         raise NotImplementedError(
-            f"Horovod's elastic.{name} is not served: its states are committed and restored by the"
-            f" program. Use {replacement}, which keeps them itself (docs/elastic/)"
+            f"Horovod's elastic.{name} is not supported: there, the program commits and restores"
+            f" its state. Use {replacement}, which does this itself (docs/elastic/)"
         )
 
     return refuse
@@ -109,5 +109,5 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
 def _numbers(version: str) -> list[int]:
     parts = re.findall(r"\d+", version)[:3]
     if len(parts) < 3:
-        raise ValueError(f"ver, target: {version!r} is no version of three numbers")
+        raise ValueError(f"ver or target is {version!r}; must have three numbers, such as 2.21.0")
     return [int(each) for each in parts]

@@ -137,7 +137,10 @@ class Executor:
             return ""
         with self._lock:
             if given in self._pending:
-                raise ValueError(f"name: {given!r} is that of an operation that is pending")
+                raise ValueError(
+                    f"name is {given!r}, but an operation with this name is pending; wait for it,"
+                    " or use another name"
+                )
             self._pending.add(given)
         return given
 
@@ -149,8 +152,8 @@ class Executor:
         return future
 
     def count_optimizer(self) -> int:
-        """Return the number of optimizers that the set had before, which names the operations of
-        the next one."""
+        """Count another optimizer of the set, and return the number of earlier ones, which makes
+        the names of its operations unique."""
         return next(self._optimizers)
 
     def close(self) -> None:
@@ -288,7 +291,7 @@ class Executor:
             f"members {sorted(called)} have called {next(iter(called.values()))}"
             for called in self._calls.values()
         )
-        text = f"all members wait for others since {quiet:.0f} s: {waiting}"
+        text = f"all members have waited for other members for {quiet:.0f} s: {waiting}"
         if quiet >= _EXPIRED:
             self._members.close()
             raise HorovodInternalError(text)
@@ -322,10 +325,12 @@ def _check(calls: list[MemberCall]) -> MemberCall:
         if each.signature() != active[0].signature():
             raise HorovodInternalError(
                 f"members {calls.index(active[0])} and {calls.index(each)} of {len(calls)} call"
-                f" different things: {active[0]}, and {each}"
+                f" different operations: {active[0]}, and {each}"
             )
     if len(active) < len(calls) and not _allows_join(active[0]):
-        raise HorovodInternalError(f"{active[0]}: a member has joined, which this does not allow")
+        raise HorovodInternalError(
+            f"{active[0]}: a member has joined, but this operation does not support join()"
+        )
     return active[0]
 
 

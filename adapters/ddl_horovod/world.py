@@ -138,11 +138,11 @@ class World(Generic[Kind]):
             return
         if comm:
             raise ValueError(
-                f"comm: {comm!r} is not served; give process_sets, or start fewer ranks"
+                f"comm is {comm!r}; must be None: pass process_sets, or start fewer ranks"
             )
         if isinstance(process_sets, str) and process_sets != "dynamic":
             raise ValueError(
-                f'process_sets: {process_sets!r} is neither "dynamic" nor a list of sets'
+                f'process_sets is {process_sets!r}; must be "dynamic" or a list of sets'
             )
         self._owns_job = self.framework.join()
         self._locals = self.framework.locals()
@@ -221,7 +221,7 @@ class World(Generic[Kind]):
         added = process_set if isinstance(process_set, self._kind) else self._kind(process_set)
         members = added.members()
         if not members or members[0] < 0 or members[-1] >= self.size():
-            raise ValueError(f"process_set: {added} is not some of the {self.size()} ranks")
+            raise ValueError(f"process_set is {added}; must be ranks from 0 to {self.size() - 1}")
         for each in self._sets.values():
             if each.members() == members:
                 raise ValueError(f"process_set: {each} was added already")
@@ -254,7 +254,7 @@ class World(Generic[Kind]):
         """Return the set with this process_set_id. Raises ValueError if there is none."""
         self.check()
         if number not in self._sets:
-            raise ValueError(f"process_set_id: {number} is none of {sorted(self._sets)}")
+            raise ValueError(f"process_set_id is {number}; must be one of {sorted(self._sets)}")
         return self._sets[number]
 
     def _add(self, added: Kind) -> Kind:

@@ -26,7 +26,7 @@ Rule = Callable[..., Any]
 
 
 def _run(primitive: Primitive, *arrays: Any, **parameters: Any) -> Any:
-    """Run the operation outside of jit. It is a program even under jax.disable_jit, like JAX's own
+    """Run the operation outside of jit. It is compiled even under jax.disable_jit, like JAX's own
     primitives."""
     run = programs.of_primitive(primitive, **parameters)
     if not jax.config.jax_disable_jit:

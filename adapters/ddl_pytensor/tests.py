@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Contract(Arrays):
-    """PyTensor, Aesara or Theano. An operation is compiled and run when its result is read."""
+    """The contract tests' view of PyTensor, Aesara or Theano. It compiles and runs an operation
+    when the result is read."""
 
     def __init__(self, adapter: Adapter) -> None:
         from ddl_pytensor.framework import framework, tensor

@@ -103,7 +103,7 @@ def _compile(result: Path) -> None:
     include = sysconfig.get_path("include")
     python = Path(include, "Python.h")
     if not python.exists():
-        raise BuildError(f"there is no {python}; install Python's headers (Debian: python3-dev)")
+        raise BuildError(f"{python} does not exist; install Python's headers (Debian: python3-dev)")
     unit = native.one_unit(result.with_suffix(".cpp"), sorted(_SOURCES.glob("*.cpp")))
     native.run([*native.compiler(), str(unit), "-o", str(result), f"-isystem{include}", *_flags()])
 

@@ -360,11 +360,13 @@ def _checked(name: str, value: Any) -> Tensor:
             + (", or call torch.distributed.all_reduce" if value.is_sparse else "")
         )
     if value.is_meta:
-        raise ValueError(f"{name}: is on the device meta, so it has no values; give it some on cpu")
+        raise ValueError(
+            f"{name}: is on the device meta, which has no values; pass a tensor on cpu"
+        )
     if value.device.type != "cpu" and value.device.type not in _devices():
         raise ValueError(
-            f"{name}: is on the device {value.device}, but operations are on"
-            f" {' and '.join(sorted(_devices()))}; give its cpu()"
+            f"{name}: is on the device {value.device}; must be on"
+            f" {' or '.join(sorted(_devices()))}: pass {name}.cpu()"
         )
     return value
 

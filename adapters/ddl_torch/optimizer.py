@@ -268,8 +268,8 @@ class _Reducer:
         bucket.passes[parameter] += 1
         if bucket.passes[parameter] > self._passes:
             raise _state(
-                "backward() came before the step() for the gradients there are; to call it several"
-                f" times, set backward_passes_per_step, which is {self._passes}"
+                "backward() was called again before step(); to call it several times, set"
+                f" backward_passes_per_step, which is {self._passes}"
             )
         try:
             while self._started < len(self._buckets):

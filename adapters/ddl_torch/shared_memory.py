@@ -26,7 +26,9 @@ def ask(shared_memory: bool | str | None) -> None:
     if shared_memory not in (None, False, True, "all"):
         from ddl_core.errors import InvalidArgument
 
-        raise InvalidArgument(f"shared_memory: {shared_memory!r} is none of None, False, True, all")
+        raise InvalidArgument(
+            f'shared_memory is {shared_memory!r}; must be one of None, False, True, "all"'
+        )
     asked = {None: None, False: "none", True: "buffers"}
     _asked = "all" if shared_memory == "all" else asked[shared_memory]  # type: ignore[index]
 

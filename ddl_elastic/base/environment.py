@@ -95,7 +95,7 @@ def fix_cublas() -> None:
 
 
 def has_threads(threads: int) -> bool:
-    """Return True if the variables that `limit_threads` sets have this number."""
+    """Return True if the variables that `limit_threads` sets have this value."""
     return all(os.environ.get(name) == str(threads) for name in _THREADS)
 
 
@@ -170,8 +170,8 @@ def checkpoint_folder(number: int) -> str | None:
 
 
 def with_recording(text: str, hash_seed: int) -> dict[str, str]:
-    """Return this environment with a hash seed and a recording, which the workers of a run get
-    from `recording`."""
+    """Return this environment with a hash seed and the description of a recording, which
+    `recording` returns in the workers of the run."""
     return {**os.environ, _RECORDING: text, "PYTHONHASHSEED": str(hash_seed)}
 
 
@@ -253,7 +253,7 @@ def scheduler() -> str | None:
 
 
 def server() -> dict[str, str]:
-    """Return the scheduler's "address", "token" and "ca" as far as they are set in variables."""
+    """Return the scheduler's "address", "token" and "ca" that the environment variables set."""
     names = {"address": "DDL_SERVER", "token": "DDL_TOKEN", "ca": "DDL_SERVER_CA"}
     return {each: os.environ[name] for each, name in names.items() if os.environ.get(name)}
 

@@ -26,7 +26,7 @@ def make_folder(wanted: Path | str | None) -> Path | None:
 
 
 def save(folder: Path, comm: Comm, number: int) -> None:
-    """Write the operations of a comm that has not failed, the process's comm with this number."""
+    """Write the operations of the process's comm with this number, which has not failed."""
     # The name has libddl's form for failed comms, with `number` in place of the comm's number.
     name = f"ddl-{(1 << 64) - 1 - number:016x}-rank{comm.rank}.json"
     (folder / name).write_text(json.dumps(comm.trace()))
@@ -51,7 +51,8 @@ def _is_whole(path: Path) -> bool:
 
 
 def marks(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield a row with the job's events. Recoveries have a duration, other events do not. Pure."""
+    """Yield the timeline entries of the job's row of events. Recoveries have a duration, other
+    events do not. Pure."""
     yield {"name": "process_name", "ph": "M", "pid": _JOB, "tid": 0, "args": {"name": "job"}}
     for event in events:
         at = {"pid": _JOB, "tid": 0, "args": event, "ts": event["time"] * 1e6}

@@ -167,8 +167,8 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--audit-action",
         choices=ACTIONS,
         default="rollback",
-        help="what follows if committed steps may be wrong: continue from a checkpoint before them,"
-        " continue with them, or stop (default: rollback)",
+        help="action if committed steps may be wrong: go back to a checkpoint before them"
+        " (rollback), continue with them (continue), or stop (default: rollback)",
     )
     run.add_argument("--quiet", action="store_true", help="show neither progress nor events")
     add_program(run)
@@ -309,7 +309,7 @@ def _scale(arguments: argparse.Namespace) -> int:
 
 
 def _size(arguments: argparse.Namespace) -> Size:
-    """Return the numbers of workers from -n. Without agents, this machine's cores limit them."""
+    """Return the range of worker counts of -n. Without agents, this machine's cores limit it."""
     threads: int = arguments.threads
     try:
         low, high = parse_workers(arguments.workers)

@@ -24,9 +24,9 @@ from ddl_launch.errors import CommandError
 RETURNS = 30.0  # seconds in which the first agents must reconnect
 
 _DESCRIPTION = """\
-Take the place of `ddl elastic run`, which was killed, or whose machine has started again. The
-workers of the job have trained on: nobody restarts. From now on workers can join and leave again,
-and this command shows and reports what the other one would have. To be called on the same machine.
+Replace a `ddl elastic run` that was killed, or whose machine was restarted. The job's workers have
+continued and do not restart. Workers can then join and leave again, and this command shows and
+reports the same as `ddl elastic run`. Call it on the machine on which `ddl elastic run` ran.
 """
 
 

@@ -105,8 +105,8 @@ class Coordinator:
             pass
 
     def bar(self, hosts: Collection[str], write: Callable[[Collection[str]], None]) -> None:
-        """Start no worker on these hosts. `write` is called with all such hosts when an audit has
-        found another one."""
+        """Start no worker on these hosts. When an audit adds a host, `write` is called with all
+        barred hosts."""
         self._barred.update(hosts)
         self._write_barred = write
 
@@ -487,7 +487,7 @@ class Coordinator:
         self._recoveries = waiting
 
     def _show_missing(self) -> None:
-        """Log it if fewer workers finished than were requested and had slots."""
+        """Log a message if fewer workers finished than were requested and had slots."""
         done = sum(bool(worker.digest) for worker in self.workers)
         wanted = min(self.registry.wanted, self._most)
         if self._state == "done" and 0 < done < wanted:

@@ -5,8 +5,8 @@ libddl lets a side continue if it has more than half of the ranks that may be al
 including the lowest rank. A rank is known to be dead if a witness on its host reports it. But if
 the host is lost, its witnesses are lost, too. A side without a majority then asks the coordinator,
 which applies the same rule with more knowledge: it also counts a rank as dead if its agent reported
-the exit, or if the agent's connection closed and was not opened again. A host that only does not
-answer proves nothing, because its workers may be the side that continues.
+the exit, or if the agent's connection closed and was not opened again. If a host merely does not
+answer, this proves nothing, because its workers may be the side that continues.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watchdogs for workers that take too long to join a job. Pure.
 
-The job's members monitor a worker only from when it is in a comm with them. Without these watchdogs
-a worker that hangs before would keep its slot, and would be in each new plan.
+The job's members monitor a worker only after it has joined a comm with them. Without these
+watchdogs, a worker that hangs earlier would keep its slot and be in each new plan.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class JoinWatchdog:
         return max(FIRST * self.seconds, USUAL * self.usual)
 
     def update(self, now: float, step: int, stages: Mapping[int, str]) -> dict[int, float]:
-        """Return the workers that hang, with their seconds in the present stage. `stages` has each
-        joining worker's task, or "" if it waits. A "join" includes waiting for the step's end."""
+        """Return the workers that hang, each with its seconds in the present stage. `stages` maps
+        each joining worker to its stage, or to "" if it waits. The stage "join" includes the wait
+        for the end of a step."""
         passed, self._looked = min(now - self._looked, LOOKS), now
         known, self._stages = self._stages, {}
         hanging = {}
@@ -48,7 +49,7 @@ class JoinWatchdog:
 
 class StartupWatchdog:
     """The watchdog for the initial workers of a job, which all wait until the last one is ready. A
-    program may take long to create its job, but takes about equally long on all workers."""
+    program may need a long time to create its job, but about the same time on all workers."""
 
     def __init__(self) -> None:
         self._looked = self._waited = self._took = 0.0

@@ -49,13 +49,14 @@ def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
 
 
 def is_ordered(code: int, sent: Collection[int]) -> bool:
-    """Return True if these signals ended a process. After SIGTERM it may exit with any code."""
+    """Return True if one of the signals sent to a process caused its exit code. After SIGTERM it
+    may exit with any code."""
     return -code in sent if code < 0 else signal.SIGTERM in sent
 
 
 def _is_ending(process: int) -> bool:
     """Return True if a child is already exiting. Its connections close before waitpid can report
-    the exit. Other workers may notice that first and have the child stopped."""
+    the exit. Other workers may notice that first and request that the child is stopped."""
     state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return state in "ZX" or bool(int(fields[5]) & _PF_EXITING)
 

@@ -260,7 +260,8 @@ class HostAgent:
                 del place.record.unheard[0]
 
     def _give_up(self) -> int:
-        """Print the workers' unsent output, and return an exit code, since no coordinator came."""
+        """Print the workers' unsent output and return an exit code, because no coordinator has
+        connected."""
         for place in self._places.values():
             text = place.unsent + b"".join(iter(lambda: next(place.output, b""), b""))  # noqa: B023
             for line in text.decode(errors="replace").splitlines():

@@ -24,7 +24,8 @@ LEAVE_LIMIT = 30.0  # seconds for the workers to leave their jobs after SIGTERM 
 
 
 class _Run:
-    """A run of a job on this host. Its file is readable when all its processes have exited."""
+    """A run of a job on this host. Its file descriptor becomes readable when all its processes have
+    exited."""
 
     def __init__(self, work: Callable[[], int]) -> None:
         self._end, write = os.pipe()

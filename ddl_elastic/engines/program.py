@@ -28,8 +28,8 @@ class NoJob(RuntimeError):
 
 
 def preload(modules: Sequence[str] | None, path: Path) -> None:
-    """Import these modules and all that training with them needs. None stands for the frameworks
-    that the program names; those that are not installed are skipped."""
+    """Import these modules, and everything that training with them needs. None means the frameworks
+    that the program names, without the ones that are not installed."""
     for name in named(path.read_text(errors="replace")) if modules is None else modules:
         with suppress(*[ImportError] if modules is None else []):
             importlib.import_module(name)

@@ -52,8 +52,9 @@ def is_mode(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Digest:
-    """The digest of a state: the SHA-256 of all names and values, and for each of the first parts
-    the beginning of the hash up to it. The parts show where two states begin to differ."""
+    """The digest of a state: the SHA-256 of all names and values. `parts` has, for each of the
+    first parts, the first characters of the hash up to its end. They show the first part in which
+    two states differ."""
 
     whole: str
     parts: dict[str, str]
@@ -115,8 +116,8 @@ class Batches(Protocol):
 class Summed(Protocol):
     """Arrays that a step computes from the arrays of all logical workers.
 
-    An implementation may have a method `add`, which replaces partial.add_arrays. It serves shares
-    whose arrays are computed only on access.
+    An implementation may have a method `add`, which replaces partial.add_arrays. It is for shares
+    whose arrays are computed only when they are accessed.
     """
 
     def result(self) -> Share:

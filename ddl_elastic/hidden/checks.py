@@ -76,7 +76,7 @@ class Checks:
         return found, getattr(self._framework, "held", list)()
 
     def committed(self) -> None:
-        """Count a committed step, and compare the values if it is time."""
+        """Count a committed step, and compare the values if a comparison is due after it."""
         self._steps += 1
         if self._steps == 1:  # the objects that the first step creates exist now
             self._before = self._find(self._is_suspect)

@@ -116,7 +116,8 @@ class Recorder:
         self._write({**line, **self._hidden()})
 
     def strike(self, step: int, group: Any) -> None:
-        """Kill this process if it is its turn, or wait for the replacement of a killed worker."""
+        """Kill this process if the recording says so for this step, or wait until a killed worker
+        is replaced."""
         turn = self.recording.strikes.get(str(group.member))
         is_whole = group.comm.size == self.recording.workers and not group.observing
         if turn is not None and step >= turn and is_whole:

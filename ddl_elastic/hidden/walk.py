@@ -255,7 +255,7 @@ def is_stateful(value: Any) -> bool:
 
 
 def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object, and the mutable ones of its class if it is in __main__."""
+    """Yield the attributes of an object, and the mutable attributes of its classes in __main__."""
     own: dict[str, Any] = dict(getattr(value, "__dict__", {}))
     for name in getattr(type(value), "__slots__", ()):
         if isinstance(name, str) and hasattr(value, name):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The assignment of logical workers to ranks, and the useful numbers of ranks. Pure.
 
-Each rank gets one contiguous range, and so does each host. The fewer nodes of the order's tree a
-range consists of, the fewer bytes its rank sends: a rank with F parts sends F times as much as a
-rank with one. The ranges are found by dynamic programming over the cuts between them.
+Each rank gets one contiguous range, and so does each host. A range consists of parts, which are
+nodes of the order's tree. A rank with F parts sends F times as many bytes as a rank with one part.
+The ranges are found by dynamic programming over the cuts between them.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _solutions(
 
 
 class _Parts:
-    """Counts the parts of ranges, and finds the cuts with the fewest parts."""
+    """The number of parts of ranges of workers, and a search for the cuts with the fewest parts."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -165,8 +165,8 @@ class _Parts:
         self.lengths = np.array([n.bit_length() for n in range(2 * self.size + 1)])
 
     def count(self, first: Numbers, last: Numbers) -> Numbers:
-        """Return the number of parts of each range. The node in which both ends are in different
-        halves splits the range. Each bit of a half's length is one part."""
+        """Return the number of parts of each range. A range is split in the middle of the smallest
+        node that contains it. Each 1 bit in the length of either side is one part."""
         end = np.where(last == self.workers, self.size, last)
         shift = np.maximum(self.lengths[first ^ end] - 1, 0)
         middle = (end >> shift) << shift

@@ -70,7 +70,8 @@ class Balance:
         return [self._speeds.get(each, median(known)) for each in members]
 
     def is_uneven(self, now: float, step: int, seconds: Mapping[int, float], workers: int) -> bool:
-        """Return True if there should be another assignment, whose speeds `speeds` then returns.
+        """Return True if the shares should be assigned again. `speeds` then returns the speeds for
+        that.
 
         seconds  the seconds of a share for each of the members, in the order of ranks
         """

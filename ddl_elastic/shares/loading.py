@@ -245,14 +245,14 @@ class Loader:
         self._batches = None
 
     def _keys(self) -> Iterator[Key]:
-        """Yield the next shares for the loader processes, which take one when they have room."""
+        """Yield the next shares to load. A loader process takes one when it has room."""
         while key := next(self._expected, None):
             self._asked.add(key)
             self._under_way.append(key)
             yield key
 
     def _expect(self, first: int) -> Iterator[Key]:
-        """Yield the shares from step `first` on, by the current owners, that are not requested."""
+        """Yield this rank's shares from step `first` on that have not been requested."""
         for step in range(first, self._steps.stop):
             for worker in sorted(self._owned(step)):
                 if (step, worker) not in self._asked:

@@ -6,13 +6,13 @@ computes wrongly, or a program with hidden state. Before the step is committed, 
 computes the share, and the rank that alone differs is expelled. If there are only two ranks, each
 computes the share REPEATS times, and a rank that does not reproduce its own bits is expelled.
 
-The vote on an audited step compares the ranks' states as well: a wrong weight of which an audited
-share does not depend, or whose effect is rounded away, would be missed by the shares alone. A rank
-whose state differs from the state of most ranks is expelled.
+The vote on an audited step compares the ranks' states as well: the shares alone would not show a
+wrong weight that does not affect an audited share, or whose effect is rounded away. A rank whose
+state differs from the state of most ranks is expelled.
 
-A rank that repeats its wrong bits was right in its last audited step. One that does not repeat them
-is wrong now and then: an audited right share tells nothing of the others, so all of its shares that
-were not audited may be wrong.
+If a rank repeats its wrong bits, it computed correctly in its last audited step. If it does not
+repeat them, it is wrong only sometimes. A correct audited share then proves nothing about its other
+shares, so all its shares that were not audited may be wrong.
 
 The first share of a rank that has joined is compared in each job: a difference shows state that the
 rank was not sent. Without audits it is only reported.
@@ -94,7 +94,8 @@ def _shares(owners: tuple[int, ...]) -> Mapping[int, Sequence[int]]:
 
 
 def _draw(seed: int, number: int, places: int) -> list[int]:
-    """Return a random 64-bit number, and at least one more for each place."""
+    """Return pseudo-random 64-bit numbers from the seed and `number`: at least one more than
+    places."""
     found = list[int]()
     while len(found) <= places:
         data = struct.pack("<3q", seed, number, len(found))
@@ -108,7 +109,7 @@ def _draw(seed: int, number: int, places: int) -> list[int]:
 
 class AuditOutcome(Enum):
     AGREE = auto()  # the computations agree, for example because a rank has died
-    COMPUTE = auto()  # `ranks` must compute the share once more
+    COMPUTE = auto()  # `ranks` must compute the share again
     EXPEL = auto()  # `ranks` compute wrongly
     BOTH = auto()  # each of two ranks reproduces its own bits
     UNSTEADY = auto()  # the only rank does not reproduce its bits
@@ -203,8 +204,8 @@ class AuditFinding:
 
     step     the training step, which is not committed yet
     share    its logical worker; SUM: it is in the sum of all shares; STATE: it is in the state
-    members  that compute wrongly, or that disagree
-    first    the first step since which the result may be wrong
+    members  the members that compute wrongly, or that disagree with each other
+    first    the first step whose result may be wrong
     stops    whether the job cannot continue
     """
 
@@ -247,10 +248,10 @@ def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int)
 def describe_difference(
     table: Sequence[Evidence], step: int, what: int
 ) -> tuple[Sequence[int], AuditFinding]:
-    """Return the ranks whose sums or states differ from those of most ranks, and the finding. If
-    most ranks have no common one, these are all ranks. Pure.
+    """Return the ranks whose sums or states differ from those of most ranks, and the finding. If no
+    digest has a majority, return all ranks. Pure.
 
-    what  SUM or STATE, of which the digests are
+    what  SUM or STATE: the values that the digests describe
     """
     words = [each.digests[0].word if each.computed else NOTHING for each in table]
     counts = Counter(word for word in words if word != NOTHING)
@@ -309,7 +310,7 @@ def _find_tensor(verdict: Verdict, table: Sequence[Evidence]) -> str:
 
 
 def _first(table: Sequence[Evidence], ranks: Sequence[int]) -> int:
-    """Return the first step since which the ranks may have been wrong."""
+    """Return the first step in which one of the ranks may have been wrong."""
     known = [each for each in table if each.trusted]
     others = [each for rank, each in enumerate(table) if rank not in ranks and each.trusted]
     found = list[int]()
@@ -364,12 +365,12 @@ class Audit:
             self._trusted[member] = self._whole[member] = step
 
     def known(self) -> dict[str, Any]:
-        """Return what a rank that joins has to know."""
+        """Return the audit history that a joining rank needs, for its `learn`."""
         evidence = self.evidence(-1, [])
         return {"trusted": dict(evidence.trusted), "whole": dict(evidence.whole)}
 
     def learn(self, known: Mapping[str, Mapping[str, int]]) -> None:
-        """Know from now on what another rank knows."""
+        """Replace this rank's audit history by the history of another rank."""
         self.start = known["trusted"].get("")
         for own, other in ((self._trusted, known["trusted"]), (self._whole, known["whole"])):
             own.update({int(member): step for member, step in other.items() if member})
@@ -405,7 +406,7 @@ class Audit:
         return Evidence(member, computed=tensors, trusted=trusted, whole=whole, hidden=hidden or {})
 
     def found(self, finding: AuditFinding) -> None:
-        """Report a finding, and record the first step that may be wrong until `settled`."""
+        """Report a finding. Keep the first step that may be wrong until `settled` is called."""
         first = finding.first if self.first is None else min(self.first, finding.first)
         self.first = first
         self.report(finding)

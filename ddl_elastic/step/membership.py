@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a worker's group by plan: workers join and leave without a restart.
+"""Planned changes of a worker's group: workers join and leave without a restart.
 
 A plan lists the members and addresses of the next comm. All members create that comm in a thread
 while the current comm stays in use. In the vote of each step a rank sends the number of the plan
@@ -33,7 +33,7 @@ ANSWER_MORE = 10.0  # seconds; a running coordinator answers within this time
 
 
 class Left(SystemExit):
-    """Error: this worker has left its job by plan. Its program exits here with status 0."""
+    """Error: this worker has left its job by a plan. Its program exits here with status 0."""
 
 
 class NotAdmitted(RuntimeError):
@@ -44,8 +44,8 @@ _asked = False  # this process has received SIGTERM
 
 
 def leave_when_asked() -> None:
-    """Make SIGTERM let this process leave its job by plan. A second SIGTERM kills the process.
-    Does nothing if the program has its own handler. Must be called in the main thread."""
+    """Handle SIGTERM so that this process leaves its job by a plan. A second SIGTERM kills the
+    process. Does nothing if the program has its own handler. Must be called in the main thread."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _ask)
 

@@ -15,7 +15,7 @@ Node = tuple[int, int]  # (first worker, number of workers)
 
 @lru_cache(maxsize=1 << 13)
 def _above(node: Node, workers: int) -> tuple[Node, Node, Node]:
-    """Return a node's parent, and the two children whose sum the parent is."""
+    """Return a node's parent, and the parent's two children."""
     above = parent(node, workers)
     return above, *children(above)
 

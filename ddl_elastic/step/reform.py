@@ -138,7 +138,7 @@ def survivors(
     If a rank has closed the comm without having died, it has switched to the planned comm, and all
     survivors follow (see membership.py).
 
-    observe  called with each comm that this rank may have to wait in
+    observe  called with each comm in which this rank may have to wait
     members  member numbers by rank; without them no quorum is requested
     """
     while True:
@@ -219,8 +219,8 @@ class Watch:
                 function()
 
     def end(self) -> tuple[Comm, list[RankProgress]] | None:
-        """Stop watching. If the comm was found dead, return the result of `survivors`, or raise its
-        error. Otherwise return None."""
+        """Stop watching. If the comm has died, return the result of `survivors` or raise its error.
+        Otherwise return None."""
         with self._lock:
             self._watched = None
             if not self.noticed:

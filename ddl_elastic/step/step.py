@@ -13,9 +13,9 @@ The first share of a rank that has joined is computed by an older rank, too, and
 both. A difference is reported as hidden state of the program.
 
 In an audited step a rank first computes a share of another rank, and the vote compares the digests
-of both computations, and of the ranks' states, see audit.py. If those of a share differ, the ranks
-compute it again and repeat the vote, until it is known which rank is wrong. Then the others
-continue as after its death.
+of both computations, and of the ranks' states, see audit.py. If the digests of a share differ,
+ranks compute the share again and repeat the vote until the wrong rank is known. The other ranks
+then continue as after its death.
 
 In the backward pass of a rank's last share, the sums of the first arrays start while the later
 arrays are computed. All ranks start the sums in the order of the arrays.
@@ -124,7 +124,7 @@ class RankGroup:
 
     @property
     def whole(self) -> list[int]:
-        """The ranks that do not observe."""
+        """The ranks that have the job's state: all except the observing ranks."""
         return [rank for rank, member in enumerate(self.members) if member not in self.observing]
 
     def observed_by(self, members: frozenset[int], sends_at: int) -> None:
@@ -184,7 +184,7 @@ class Step:
     summed      provides the result arrays and their operations
     name        the step's name in messages
     may_switch  True if the ranks may agree on a plan in this step
-    trains      True for a training step; observing ranks take part in no other
+    trains      True for a training step; observing ranks take part in no other steps
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Step:
         self._state: ShareDigest | None = None  # of the state before the step, if it is audited
         self._named: set[int] = set()  # whose shares have shown hidden state
         self._audited: set[int] = set()  # whose shares this rank has computed for an audit
-        self._contested = -1  # the worker whose share this rank is to compute once more
+        self._contested = -1  # the worker whose share this rank must compute again
 
     def add(self, worker: int, share: Share) -> None:
         """Add the share of a worker, a list of arrays of one dimension. The arrays belong to the
@@ -313,8 +313,8 @@ class Step:
             self._contested = -1
 
     def _audit_words(self, audits: Mapping[int, int]) -> list[int]:
-        """Return the words of a vote: all ranks learn the least and the greatest digest of the
-        state, and of each audited share."""
+        """Return the words that a vote adds for audits. Their minima give all ranks the smallest
+        and the largest digest of the state and of each audited share."""
         digests = [
             [self._state] if self._state else [],
             *(self._digests.get(v, []) for v in audits),
@@ -363,7 +363,7 @@ class Step:
             self._end_contest(verdict.ranks, describe(verdict, table, audit.step, worker))
 
     def _contest_whole(self, what: int, own: ShareDigest | None) -> None:
-        """The ranks differ in the step's sums, or in the state before it: SUM or STATE."""
+        """Handle different sums of the ranks (SUM), or different states before the step (STATE)."""
         group, audit = self._group, self._audit
         assert audit
         table = gather(group.comm, audit.evidence(group.member, [own] if own else []))
@@ -470,7 +470,7 @@ class Step:
             self._works.append(work)
 
     def _settle(self) -> None:
-        """Wait until no sum reads the arrays any more. The comm is dead."""
+        """Wait, after the comm has died, until no sum reads the arrays any more."""
         for work in self._works:
             with suppress(DdlError):
                 work.wait()

@@ -5,9 +5,9 @@ The state is one sequence of bytes: its tensors, sorted by name, cut into pieces
 the state sends an equal part: with D such ranks, piece c comes from number c mod D. A header comes
 first. Each piece comes with a digest of each tensor part in it.
 
-The threads give way to the training steps where these need all cores. The digests detect bits that
-memory or the network has changed. They do not protect against attackers, so CRC-32 is enough, which
-takes a quarter of SHA-256's time.
+The threads have a lower priority than the training steps. The digests detect bits that memory or
+the network has changed. They do not protect against attackers, so CRC-32 is enough, which takes a
+quarter of SHA-256's time.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Part = tuple[Bytes, list[int]]  # a piece, and the lengths of the tensor parts i
 class Sender:
     """The sender of a rank's part of the state, which it copies between two steps.
 
-    A thread sends the copy, while threads for later plans may reserve memory. So only complete
-    memory is stored in `_memory`, and a copy takes it out.
+    A thread sends the copy, while threads for later plans may reserve memory. So `reserve` stores
+    memory in `_memory` only when it is complete, and a copy removes it from there.
     """
 
     def __init__(self) -> None:
@@ -66,8 +66,8 @@ class Sender:
         state: State,
         where: dict[str, Any],
     ) -> None:
-        """Copy this rank's part of the state, and start to send it from the ranks `whole` to the
-        ranks `lacking`. `where` is the job's position."""
+        """Copy this rank's part of the state, and start to send it to the ranks `lacking`. Each
+        rank of `whole` sends one part. `where` is the job's position."""
         self.wait()
         own = whole.index(comm.rank)
         header = _header(state, where) if own == 0 else None

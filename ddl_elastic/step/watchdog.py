@@ -59,7 +59,8 @@ class Watchdog:
         return max(least, STEPS * statistics.median(list(self._steps)))
 
     def expect(self, seconds: float) -> None:
-        """Set the expected duration of work that is not a usual step. 0 means that it is over."""
+        """Set the expected duration of work that is not a usual step, or 0 when that work is
+        done."""
         self._expected = seconds
 
     def observe(self, comm: Comm) -> None:
@@ -102,7 +103,8 @@ class Watchdog:
 class Lateness:
     """The time for which each rank has been missing without completing an operation. Pure.
 
-    most  maximum seconds that one poll may add; this process was stopped if more have passed
+    most  the maximum number of seconds that one poll adds; if more have passed, this process was
+          stopped
     """
 
     def __init__(self, most: float) -> None:

@@ -130,7 +130,7 @@ def _clock_causes(run: RunRecords) -> Iterator[Cause]:
 
 
 def threads_cause(threads: tuple[str, str]) -> Cause:
-    """Return the cause of a difference between numbers of threads."""
+    """Return the cause for runs that differed in the number of threads."""
     return Cause(
         f"the number of threads: it was {threads[0]} in one run and {threads[1]} in another",
         "Give the number as threads= to the job, and do not set it by the number of cores",
@@ -138,7 +138,7 @@ def threads_cause(threads: tuple[str, str]) -> Cause:
 
 
 def set_cause(lines: list[str]) -> Cause:
-    """Return the cause of a dependence on PYTHONHASHSEED."""
+    """Return the cause for a result that depends on PYTHONHASHSEED."""
     return Cause(
         "the order of a set, or hash() of a text, which PYTHONHASHSEED changes (`ddl elastic run`"
         " sets it to 0, other ways to start the workers do not)",
@@ -148,7 +148,7 @@ def set_cause(lines: list[str]) -> Cause:
 
 
 def unknown_cause() -> Cause:
-    """Return the text for a difference without any differing hidden state."""
+    """Return the cause to report if no hidden state differed."""
     return Cause(
         "unknown: no attribute, generator or variable of the program differs",
         "Look for state in libraries, in files, and in global objects",

@@ -149,8 +149,8 @@ def _read(framework: Framework) -> State:
 
 
 def _settle(job: SwitchingLoop, plan: MembershipPlan, own: RankProgress) -> int | None:
-    """Make the plan's comm the group's. Return the number of the current or next step, or None if
-    no rank has the state. A joining worker then knows that the plan was cancelled."""
+    """Make the plan's comm the group's comm. Return the number of the current or next step, or None
+    if no rank has the state. A joining worker then knows that the plan was cancelled."""
     group, comm = job.group, plan.comm
     assert comm
     try:

@@ -50,8 +50,8 @@ class CheckpointWriters:
             self._saver.boundary(self._state, steps, writers.index(own), len(writers))
 
     def save_last(self, steps: int) -> None:
-        """Write the state after all steps, unless the checkpoint in progress already contains it.
-        That checkpoint may be incomplete: a rank has not begun it, or its writer has died."""
+        """Write the state after all steps, unless a complete checkpoint contains it. The checkpoint
+        in progress may stay incomplete: a rank has not begun it, or one of its writers has died."""
         if not self._complete(steps):
             comm = self._group.comm
             writers = self._writers(range(comm.size))

@@ -406,7 +406,7 @@ class Loop:
         damaged: list[DamagedCheckpoint] = []
         found = saving.newest(self._policy.storage, self._constants, damaged)
         for error in damaged:
-            self.log(f"not resumed: {error}")
+            self.log(f"skipped a damaged checkpoint: {error}")
             saver.damaged.update(filter(None, [error.file]))
         if found:
             manifest, self._resumed = found
@@ -415,9 +415,9 @@ class Loop:
 
     def _begin_resumed(self, begin: int, span: range) -> None:
         """Load the checkpoint when a call of `steps` begins, even if that call is already finished.
-        This undoes the changes of the program between finished calls, such as schedule steps,
-        because the checkpoint contains them. It keeps those that the checkpoint, written at the end
-        of the last call, lacks."""
+        This undoes the changes that a resumed program repeats between finished calls, such as
+        schedule steps, because the checkpoint contains them. If the checkpoint was written at the
+        end of the last call, it lacks the later changes, so they are kept."""
         if self._resumed is None:
             return
         if not span:
@@ -481,8 +481,9 @@ class Loop:
         return empty
 
     def _finish(self, told: bool = False) -> bool:
-        """Wait until every rank has committed the last step, because a rank that left earlier could
-        not report this after a death. Return True if a rank with shares has passed True."""
+        """Wait until every rank has committed the last step. A rank that left earlier could not
+        report after a death that it had committed it. Return True if a rank with shares has passed
+        True."""
         found = np.zeros(1)
         step = self.new_step(PlainArrays([found], "sum"))
         self._complete(step, lambda _: [np.array([float(told)])])
@@ -490,8 +491,8 @@ class Loop:
         return bool(found[0])
 
     def _end(self) -> None:
-        """End a call of `steps`. If rank 0 left without having died before the last vote, its
-        program has failed after a step, so it does not count as a writer that has finished."""
+        """End a call of `steps`. If rank 0 left the comm before the last vote without having died,
+        its program failed after a step. It then does not count as a writer that has finished."""
         self._finish()
         if self._writers:
             self._writers.save_last(self._next)
@@ -662,7 +663,7 @@ class ElasticStep:
 
     def _reference(self) -> Iterator[Any]:
         """Yield the reference batch for the admission twice. Both shares have the same bits unless
-        the program keeps state from the first time."""
+        the program keeps state from the first computation."""
         loop = self._loop
         yield from self._share(0, lambda: self._loader.read(0, 0))
         first, marks = self._digest(), loop.checks.marks()
@@ -676,8 +677,8 @@ class ElasticStep:
         return digest_share((str(n), array) for n, array in enumerate(self._computed or []))
 
     def _digest_state(self) -> ShareDigest:
-        """Return the digest of the state before the step. What the program saves with also= is not
-        in it: that may be wrong on one rank because of the program."""
+        """Return the digest of the state before the step. It excludes the state that the program
+        saves with also=, which a mistake in the program may make wrong on one rank."""
         loop, framework = self._loop, self._loop.framework
         framework.seed(share_seed(loop.seed, self.number, loop.logical))
         framework.begin(0)  # the buffers are as they were

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a joining worker from the switch until it has caught up with the other ranks.
+"""The role of a joining worker from the switch until it has caught up with the other ranks.
 
 A thread takes part in the other ranks' training steps, without shares, and keeps the results.
 Meanwhile the program receives and loads the state of the time of the switch (transfer.py). Then it
@@ -83,7 +83,7 @@ class Observer:
     """The observer of a rank that has switched to the group's comm.
 
     number     the number of the other ranks' current or next step
-    share_out  sets the owners of the step of a number
+    share_out  sets the owners for the step with a given number
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Observer:
             self._wait_for_other(comm)
 
     def _wait_for_other(self, comm: Comm) -> None:
-        """Wait until the group has another comm than this one, which is dead."""
+        """Wait until another comm has replaced this dead one as the group's comm."""
         with self._changed:
             while self._source[0] is comm:
                 if self._error:

@@ -126,7 +126,8 @@ class Reporter:
             self._dropped = 0
 
     def _offer_lines(self) -> None:
-        """Offer the unsent lines to the coordinator, which a pager may block, without waiting."""
+        """Send unsent lines to the coordinator until this would block. A pager may block the
+        coordinator."""
         while self._channel and self._lines and self._channel.offer("line", text=self._next_line()):
             self._lines.popleft()
             self._dropped = 0

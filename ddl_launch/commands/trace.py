@@ -204,8 +204,8 @@ def blocking(records: Sequence[Record]) -> tuple[TraceEvent | None, list[Record]
 
 
 def missing(records: Sequence[Record], size: int | None) -> list[int]:
-    """Return the ranks of one comm without a record. size: of the comm; None: as many as the
-    highest rank shows."""
+    """Return the ranks of one comm without a record. size: the comm's number of ranks; None: up to
+    the highest rank with a record."""
     here = {r.rank for r in records}
     return [
         rank for rank in range(max(size or 0, *(rank + 1 for rank in here), 0)) if rank not in here

@@ -121,7 +121,7 @@ CREATE TABLE IF NOT EXISTS clock (boot TEXT PRIMARY KEY, ahead REAL NOT NULL)
 def _create(path: Path) -> None:
     """Create a file that only its user can read, since environments may be secret.
 
-    Does not open an existing file. To close it would release the locks of all of this process's
+    Does not open an existing file. Closing it would release the locks of all of this process's
     connections to it (POSIX). The next process that closes the file would then delete what they
     have written since.
     """
@@ -443,8 +443,8 @@ class Store:
     # Hosts that compute wrongly
 
     def host_mark(self, host: str, when: float, job: int, text: str) -> None:
-        """Mark a host where an audit of the job has found a wrong worker. An earlier finding than
-        the last one changes nothing."""
+        """Mark a host where an audit of the job has found a wrong worker. A finding that is older
+        than the recorded one is ignored."""
         with self._change():
             self._db.execute(
                 "INSERT INTO suspects VALUES (?, ?, ?, ?, 0) ON CONFLICT (host) DO UPDATE SET"

@@ -13,7 +13,7 @@ from ddl_scheduler.planning.jobs import PolicyJob, Settings, Tenant
 
 @dataclass(frozen=True)
 class Request:
-    """A job, prepared for the filling."""
+    """A job, with the values that the distribution of slots needs."""
 
     job: PolicyJob
     tier: int  # raised by ageing
@@ -139,8 +139,8 @@ class Filling:
     def _fill(
         self, tier: Iterable[Request], worth: float, budgets: Mapping[str, int] | None
     ) -> None:
-        """Fill up by water-filling. Next comes the tenant with the fewest slots for its weight, and
-        of its jobs the one whose next size is smallest for its weight."""
+        """Distribute slots by water-filling. The next slots go to the tenant with the fewest slots
+        for its weight, and there to the job whose next size is smallest for its weight."""
         queues: dict[str, list[tuple[tuple[object, ...], int, Request]]] = {}
         for request in tier:
             if request.job.name in self.sizes:

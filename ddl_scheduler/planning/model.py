@@ -69,7 +69,7 @@ class MemoryModel:
     gradient: int
 
     def fits(self, shares: int, size: int, limit: int) -> bool:
-        """Return whether ranks of `limit` bytes can train. A rank keeps at most one partial
+        """Return True if ranks of `limit` bytes can train. A rank keeps at most one partial
         gradient for each power of two up to its number of shares, and the result."""
         partial = (-(-shares // size)).bit_length()
         return self.fixed + (partial + 1) * self.gradient <= limit
@@ -134,8 +134,8 @@ def _features(shares: int, size: int, across: bool) -> list[float]:
 
 
 def _solve(rows: npt.NDArray[np.float64], goal: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the least-squares solution with no negative number. It is the unconstrained solution
-    for the numbers that are not 0, and there are eight choices of these."""
+    """Return the non-negative least-squares solution. It is the unconstrained solution for one of
+    the eight sets of numbers that may differ from 0, so all eight are tried."""
     best, least = np.zeros(4), math.inf
     for support in _SUPPORTS:
         columns = list(support)

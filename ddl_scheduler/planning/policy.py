@@ -33,7 +33,7 @@ class _Cluster:
     memory: dict[str, int]  # bytes of the smallest slot, by kind
 
     def hosts(self, kind: str, size: int) -> int:
-        """Return whether `size` slots fit on one host (1) or need several (2)."""
+        """Return 1 if `size` slots fit on one host, else 2."""
         return 1 if size <= self.largest.get(kind, 0) else 2
 
 
@@ -132,7 +132,7 @@ def _fill(
 
 
 def _pays(request: Request, size: int, settings: Settings) -> bool:
-    """Return whether a running job may change to this size: it does not grow, or the growth pays
+    """Return True if a running job may change to this size: it does not grow, or the growth pays
     off."""
     if not request.start <= request.size < size or request.size not in request.sizes:
         return True
@@ -148,8 +148,8 @@ def _deadlines(
     now: float,
     settings: Settings,
 ) -> tuple[dict[str, Request], dict[str, str]]:
-    """Raise the requests that would miss their deadline. Return all requests, and the warnings by
-    job.
+    """Give priority to the jobs that would miss their deadline. Return all requests, and the
+    warnings by job.
 
     A raised job comes first in its tenant, and gets the highest tier of its tenant's jobs. So it
     takes slots from its own tenant, and from others no more than its tenant's share.
@@ -187,8 +187,8 @@ def _deadlines(
 def _again(
     requests: Mapping[str, Request], sizes: Mapping[str, int], now: float, settings: Settings
 ) -> float:
-    """Return when the result may change without an event: a rest or a job's youth ends, or a job
-    ages."""
+    """Return the next time at which the result may change without an event: a job's rest after a
+    change ends, a job is no longer young, or a waiting job ages."""
     times = []
     for name, request in requests.items():
         job, size = request.job, sizes.get(name, 0)

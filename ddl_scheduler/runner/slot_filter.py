@@ -24,7 +24,7 @@ class SlotFilterEngine:
 
     @property
     def held(self) -> list[str]:
-        """The slots that the job may use, and the slots that still have a process of it."""
+        """The slots that the job may use, and the slots on which it still has a process."""
         return sorted(self.granted | self._used)
 
     def slots(self) -> list[Slot]:

@@ -111,7 +111,7 @@ def _read(path: Path) -> str:
 
 
 def _by_fork(path: Path | None) -> _Take:
-    """Import what this program names, and fork a process for each run."""
+    """Import the frameworks that this program names, and fork a process for each run."""
     if path:
         try:
             program.preload(None, path)

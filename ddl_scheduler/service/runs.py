@@ -17,7 +17,7 @@ _NEW = 0.1  # a smaller relative change of a measurement does not trigger a plan
 
 
 class Run:
-    """A run holds a slot as long as it may use it or has processes there.
+    """A run of a job. It holds a slot as long as it may use the slot or has processes there.
 
     held  the slots that it is assumed to hold before its first report
     name  the name by which agents know it; "" if it uses no agents, or has not reported
@@ -48,7 +48,7 @@ class Run:
     # ---- requests to the run ----
 
     def takes(self, slots: Collection[str]) -> bool:
-        """Return whether the run is ready for a new set of slots, and these differ from its present
+        """Return True if the run is ready for a new set of slots, and these differ from its present
         ones."""
         return self._has_told and not self.asked and self._granted != frozenset(slots)
 
@@ -112,7 +112,7 @@ class Run:
         )
 
     def has_ended(self) -> bool:
-        """Return whether no process of the run is left."""
+        """Return True if no process of the run is left."""
         if self.channel:
             return False
         with suppress(FileNotFoundError):  # another process has removed its folder

@@ -96,7 +96,8 @@ def _adaptdl(
 def _philly(
     path: Path, rows: Sequence[tuple[int, Row]], seed: int, count: int, load: float
 ) -> list[Submission]:
-    """Sample jobs that arrived within eight hours of some day, as if it had been one day."""
+    """Sample jobs that arrived in the same eight hours of any day, as if all had arrived on one
+    day."""
     source, found = random.Random(seed), []
     for line, row in rows:
         try:

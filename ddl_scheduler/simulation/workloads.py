@@ -50,8 +50,8 @@ class Submission:
 def submission_make(
     name: str, arrival: float, work: float, shares: int, asked: int, source: random.Random
 ) -> Submission:
-    """Return a job of `work` seconds on one slot. Its exchange takes 1 to 6 % of a step on eight
-    ranks. The part grows with the number of ranks and of hosts."""
+    """Return a job of `work` seconds on one slot. The exchange between ranks takes 1 to 6 % of a
+    step on eight ranks, and more on more ranks or hosts."""
     alone = shares * _SHARE
     sync = alone * source.uniform(0.01, 0.06) / 8
     model = StepModel(shares, _SHARE, sync, sync / 6, sync * source.uniform(0, 0.5), measured=True)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits for the server's connections, which apply before any authentication.
 
-A connection without a complete request is waiting. Waiting connections have a time limit, and a
-limit in number for each client and for all. Beyond that limit, the oldest connection of the client
-with the most is closed, so that the server always accepts new requests. A connection whose client
-does not read is closed, too.
+A connection without a complete request is waiting. Waiting connections have a time limit. Their
+number is limited for each client and in total. Beyond that limit, the oldest connection of the
+client with the most is closed, so that the server always accepts new requests. A connection whose
+client does not read is closed, too.
 """
 
 from __future__ import annotations

@@ -87,6 +87,6 @@ for choice in ("some", None):
     ended = run_program(command, cwd=tmp_path, env={"DDL_TORCH_SHARED": "yes"}, limit=100)
     lines = ended.expect_success().out.splitlines()
     assert lines == [
-        "shared_memory: 'some' is none of None, False, True, all",
+        "shared_memory is 'some'; must be one of None, False, True, \"all\"",
         'DDL_TORCH_SHARED is "yes"; must be 0, 1 or all',
     ]

@@ -215,7 +215,9 @@ def test_a_tensor_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
                 first.barrier()
             sender.wait()
         else:
-            with pytest.raises(RuntimeError, match="d of the state was changed on the way from rank 0"):
+            with pytest.raises(
+                RuntimeError, match="d of the state was changed on the way from rank 0"
+            ):
                 transfer.Receiver().receive(second, [0])
             second.close()
 

@@ -186,7 +186,7 @@ def test_the_first_share_s_buffers_are_kept() -> None:
 
 
 def test_what_becomes_of_buffers_is_one_of_two() -> None:
-    with pytest.raises(ValueError, match='buffers is \'last\'; it is "average" or "first"'):
+    with pytest.raises(ValueError, match='buffers is \'last\'; must be "average" or "first"'):
         adapter_of(Odd(), buffers="last")
 
 

@@ -124,7 +124,9 @@ def test_the_host_of_the_lower_half_is_killed(
     job.go_on()
     assert job.run.wait(LIMIT) == 0, job.error("run")
     assert STATE.findall(job.out("run")) == [alone]
-    assert "the coordinator allows rank 2, rank 3 to continue without rank 0, rank 1" in job.error("run")
+    assert "the coordinator allows rank 2, rank 3 to continue without rank 0, rank 1" in job.error(
+        "run"
+    )
 
 
 @pytest.mark.slow

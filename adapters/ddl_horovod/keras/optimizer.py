@@ -16,8 +16,8 @@ from ddl_horovod.world import ProcessSet
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
-        f"ddl_horovod.keras needs Keras with TensorFlow; this is {keras.backend.backend()}, which"
-        " ddl_keras serves (docs/tensorflow.md)"
+        f"the backend of Keras is {keras.backend.backend()}; ddl_horovod.keras supports only"
+        " tensorflow: use ddl_keras (docs/tensorflow.md)"
     )
 
 

@@ -14,7 +14,7 @@ class SyncBatchNormalization(_Synchronized):
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         if fused in (True, None):
-            raise ValueError(f"fused: {fused} is not served; give False")
+            raise ValueError(f"fused is {fused}; must be False")
         super().__init__(**kwargs)
 
 

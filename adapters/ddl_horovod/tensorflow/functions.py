@@ -94,7 +94,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     ranks. Raises RuntimeError in eager execution."""
     if tf.executing_eagerly():
         raise RuntimeError(
-            "broadcast_global_variables: there are none in eager execution; use"
+            "broadcast_global_variables: eager execution has no global variables; use"
             " hvd.broadcast_variables(model.variables, root_rank)"
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)

@@ -140,7 +140,7 @@ def broadcast(
     gradient on the root, and 0 elsewhere."""
     members = process_set.members()
     if root_rank not in members:
-        raise ValueError(f"root_rank: {root_rank} is no member of {members}")
+        raise ValueError(f"root_rank is {root_rank}; must be one of the members {members}")
 
     operation = Operation("broadcast", (root_rank,), process_set)
     given = tf.convert_to_tensor(tensor)
@@ -190,7 +190,9 @@ def alltoall(
 
     sent = tf.constant([], tf.int64) if splits is None else tf.convert_to_tensor(splits)
     if not sent.dtype.is_integer:
-        raise ArgumentRefused(None, None, f"splits: are of {sent.dtype.name}, but must be integers")
+        raise ArgumentRefused(
+            None, None, f"splits has the type {sent.dtype.name}; must be integers"
+        )
     named = name, ignore_name_scope
     result, received = _alltoall(tf.convert_to_tensor(tensor), sent, named, process_set)
     return result if splits is None else (result, received)
@@ -248,7 +250,7 @@ def join() -> tf.Tensor:
 def submit(
     process_set: ProcessSet, name: str | None, call: MemberCall, perform: performers.Perform
 ) -> Future[Any]:
-    """Start an eager operation, which matches by its order."""
+    """Start an eager operation. It matches the other members' calls by order."""
     executor = process_set.executor()
     return executor.submit(replace(call, name=executor.name(name)), perform)
 
@@ -286,7 +288,7 @@ class Operation(NamedTuple):
         return MemberCall(kind, "", dtypes, shapes, list(equal), ragged, splits), perform
 
     def __call__(self, name: str, arrays: list[Array]) -> Future[list[Array]]:
-        """Start the operation of a graph, which matches by name."""
+        """Start an operation of a graph. It matches the other members' calls by name."""
         call, perform = self.prepare(arrays)
         return self.process_set.executor().submit(replace(call, name=name, graph=True), perform)
 
@@ -349,7 +351,7 @@ def _how(
     chosen = common.reduction(average, op)
     if chosen == Adasum and not common.check_num_rank_power_of_2(process_set.size()):
         raise NotImplementedError(
-            f"op: Adasum needs a power of two of members, not {process_set.size()}"
+            f"op is Adasum, but {process_set.size()} members call it; must be a power of two"
         )
     return chosen, float(prescale), float(postscale)
 
@@ -444,7 +446,7 @@ def _reducescatter(
 ) -> list[tf.Tensor]:
     op, prescale, postscale = how
     if op not in (Average, Sum):
-        raise ValueError(f"op: {op.name} is neither Average nor Sum")
+        raise ValueError(f"op is {op.name}; must be Average or Sum")
     if any(each.shape.rank == 0 for each in tensors):
         raise ArgumentRefused(None, None, "tensor: a scalar has no rows")
     operation = Operation("reducescatter", (op.name, prescale, postscale), process_set)

@@ -33,11 +33,11 @@ class Reducer:
         scale_local_gradients: bool,
     ) -> None:
         if op not in (Average, Sum, Adasum):
-            raise ValueError(f"op: {op} is none of Average, Sum, Adasum")
+            raise ValueError(f"op is {op}; must be one of Average, Sum, Adasum")
         if gradient_predivide_factor != 1.0 and op != Average:
             raise ValueError("gradient_predivide_factor: only Average uses it")
         if num_groups:
-            warnings.warn("num_groups is a former name of groups", DeprecationWarning, stacklevel=3)
+            warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=3)
         if groups is not None and not isinstance(groups, list) and groups <= 0:
             raise ValueError(f"groups: {groups!r} is neither a list nor a positive number")
         self.process_set = process_set
@@ -234,7 +234,7 @@ def DistributedOptimizer(
     """
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if op == Adasum:
-            raise ValueError("op: Adasum is not served for optimizers of Keras")
+            raise ValueError("op is Adasum; must be Average or Sum for optimizers of Keras")
         from ddl_horovod.tensorflow import keras as of_keras
 
         return of_keras.DistributedOptimizer(
@@ -245,8 +245,8 @@ def DistributedOptimizer(
         )
     if backward_passes_per_step != 1:
         raise NotImplementedError(
-            f"backward_passes_per_step: {backward_passes_per_step} is served for optimizers of"
-            " Keras only"
+            f"backward_passes_per_step is {backward_passes_per_step}; must be 1, except for"
+            " optimizers of Keras"
         )
     reducer = Reducer(
         *(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups),

@@ -195,7 +195,7 @@ def sparse_allreduce_async(
     """Start to combine sparse tensors by Average or Sum. Return a function that waits for the
     result and returns it. Raises ValueError for another op."""
     if op not in (Average, Sum):
-        raise ValueError(f"op: {op.name} is neither Average nor Sum, as sparse tensors need")
+        raise ValueError(f"op is {op.name}; must be Average or Sum for sparse tensors")
     own = tensor.coalesce()
     divisor = process_set.size() if op == Average else 1
     indices = allgather_async(own.indices().t().contiguous(), f"{name}.indices", process_set)
@@ -408,7 +408,9 @@ def _how(
 ) -> How:
     chosen = common.reduction(average, op)
     if chosen == Adasum and not common.check_num_rank_power_of_2(process_set.size()):
-        raise ValueError(f"op: Adasum needs a power of two of members, not {process_set.size()}")
+        raise ValueError(
+            f"op is Adasum, but {process_set.size()} members call it; must be a power of two"
+        )
     return chosen, float(prescale), float(postscale)
 
 
@@ -441,7 +443,7 @@ def _broadcast(
 ) -> int:
     executor = process_set.executor()
     if root not in process_set.members():
-        raise ValueError(f"root_rank: {root} is no member of {process_set.members()}")
+        raise ValueError(f"root_rank is {root}; must be one of the members {process_set.members()}")
     call = _call("broadcast", executor.name(name), [tensor], [root])
     return _handle(executor.submit(call, performers.broadcast(tensor, output, root)), _same)
 
@@ -459,7 +461,7 @@ def _alltoall(
         raise ValueError(f"tensor: {count} rows cannot be divided equally among {size} members")
     rows = [count // size] * size if splits is None else torch.as_tensor(splits).tolist()
     if any(not isinstance(each, int) for each in rows):
-        raise ValueError(f"splits: {rows} are not integers")
+        raise ValueError(f"splits is {rows}; must be integers")
     if len(rows) != size or min(rows) < 0 or sum(rows) > count:
         raise ValueError(f"splits: {rows} do not divide {count} rows among {size} members")
     sent = tensor[: sum(rows)]
@@ -476,7 +478,7 @@ def _reducescatter(
 ) -> int:
     executor = process_set.executor()
     if how[0] not in (Average, Sum):
-        raise common.HorovodInternalError(f"op: {how[0].name} is neither Average nor Sum")
+        raise common.HorovodInternalError(f"op is {how[0].name}; must be Average or Sum")
     if any(not tensor.shape for tensor in tensors):
         raise ValueError("tensor: a scalar has no rows")
     call = _call("reducescatter", executor.name(name), tensors, [how[0].name, *how[1:]])

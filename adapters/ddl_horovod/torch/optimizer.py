@@ -76,11 +76,11 @@ def DistributedOptimizer(
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor: only Average uses it")
     if op not in (Average, Sum, Adasum):
-        raise ValueError(f"op: {op} is none of Average, Sum, Adasum")
+        raise ValueError(f"op is {op}; must be one of Average, Sum, Adasum")
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step: {backward_passes_per_step} is below 1")
     if groups is None and num_groups:
-        warnings.warn("num_groups is a former name of groups", DeprecationWarning, stacklevel=2)
+        warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=2)
         groups = num_groups
     named = _named(optimizer, named_parameters)
     together = _grouped(named, groups)
@@ -141,7 +141,7 @@ class _Distributed(torch.optim.Optimizer):
                 )
             self.synchronize()
         elif self._ddl.calls:
-            raise AssertionError("step() in skip_synchronize() came before synchronize()")
+            raise AssertionError("step() was called in skip_synchronize() before synchronize()")
         self._ddl.synchronized = False
         self._opt_called = True
         return super().step(closure)
@@ -153,7 +153,7 @@ class _Distributed(torch.optim.Optimizer):
         """Reset the gradients. Raises AssertionError while gradients are being combined."""
         if self._ddl.calls:
             raise AssertionError(
-                "zero_grad() came after backward() and before step() or synchronize(), while"
+                "zero_grad() was called after backward() and before step() or synchronize(), while"
                 " gradients are being combined"
             )
         super().zero_grad(*arguments, **options)
@@ -246,8 +246,8 @@ class _GroupReducer:
         self.calls[parameter] += 1
         if self.calls[parameter] > self.passes:
             raise AssertionError(
-                "backward() came more than backward_passes_per_step times, which is"
-                f" {self.passes}, before step()"
+                "backward() was called again before step(); backward_passes_per_step is"
+                f" {self.passes}"
             )
         group = self._group_of[parameter]
         if id(group) not in self._works and all(

@@ -37,8 +37,8 @@ def load(state: State, like: Any) -> Any:
 
 
 def check(tree: Any, before: Any) -> None:
-    """Raise RuntimeError if a state has other leaves than before: a joining worker has the leaves
-    of the initial state."""
+    """Raise RuntimeError if the leaves of a state have changed: a joining worker starts with the
+    leaves of the initial state."""
     if _form(tree) == _form(before):
         return
     now, then = ({name: _describe(leaf) for name, leaf in _named(each)} for each in (tree, before))

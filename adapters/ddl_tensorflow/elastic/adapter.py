@@ -27,7 +27,9 @@ class TensorFlowAdapter(Flat):
         self.model, self.optimizer = model, optimizer
         self._trained = list(model.trainable_variables)
         if not self._trained:
-            raise ValueError("model has no trainable variables: call it once on a batch before")
+            raise ValueError(
+                "model has no trainable variables; call it once on a batch before the job"
+            )
         if not getattr(optimizer, "built", True):
             optimizer.build(self._trained)
         others = list(model.non_trainable_variables)

@@ -112,7 +112,7 @@ class TorchAdapter(Loading):
         also: Mapping[str, Any] | None = None,
     ) -> None:
         if buffers not in ("average", "first"):
-            raise ValueError(f'buffers is {buffers!r}; it is "average" or "first"')
+            raise ValueError(f'buffers is {buffers!r}; must be "average" or "first"')
         self.model, self.optimizer, self.loss_function = model, optimizer, loss
         self._schedule = schedule(optimizer) if schedule else None
         self._also = dict(also or {})

@@ -165,7 +165,7 @@ static ddl_status check_source(const ddl_comm *parent, const void *out, ddl_comm
     return status == DDL_OK ? take_config(own, config, parent) : status;
 }
 
-/* As check_source, and the parent must not have failed. */
+/* Check the arguments like check_source, and that the parent has not failed. */
 static ddl_status check_parent(const ddl_comm *parent, const void *out, ddl_comm_config *own,
                                const ddl_comm_config *config)
 {

@@ -33,17 +33,17 @@
 #define DDL__OPERATION_LIMIT (1800 * DDL__S) /* the default; operation_timeout_ms replaces it */
 #define DDL__COMMIT_LEAST    (1 * DDL__S)    /* for the last step, even if less time is left */
 #define DDL__ADDRESS_LIMIT   (5 * DDL__S)    /* for one address to answer; then the next is tried */
-/* of a path, before the next one is tried in parallel */
+/* head start of a path before the next one is tried in parallel */
 #define DDL__PATH_HEAD_START (250 * DDL__MS)
 #define DDL__PATH_LEAD                                                                             \
-    (1200 * DDL__MS) /* of the first path to answer; a lost packet is resent after 1 s */
+    (1200 * DDL__MS) /* lead of the first path to answer; a lost packet is resent after 1 s */
 #define DDL__ATTEMPT_LEAST   (500 * DDL__MS) /* for one attempt to reach the rendezvous' root */
 #define DDL__HANDSHAKE_LIMIT (10 * DDL__S)   /* for a client to complete its handshake */
 #define DDL__LATE_DIAL_LIMIT                                                                       \
     (1500 * DDL__MS) /* for one address to accept; a lost packet is resent after 1 s */
 #define DDL__FIRST_USE_LIMIT (4 * DDL__S)   /* to reach a member that is not known to be dead */
 #define DDL__PARKED_LIMIT    (600 * DDL__S) /* for a connection to wait for its comm's creation */
-#define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* of waiting for a member without sleeping */
+#define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* wait for a member without sleep */
 #define DDL__MEMBERS_POLL    (50 * DDL__MS) /* between checks that the members are alive */
 /* for a member that did not connect to accept a connection; and between two such probes, at most */
 #define DDL__SEARCH_LIMIT (100 * DDL__MS)
@@ -59,7 +59,7 @@
 #define DDL__OVERLOAD_POLL (10 * DDL__MS) /* between polls while clients exceed the rate limit */
 /* after a failed accept, for example without descriptors */
 #define DDL__ACCEPT_RETRY (100 * DDL__MS)
-/* without such a failure, until the next is logged */
+/* time without such a failure, after which the next one is logged */
 #define DDL__ACCEPT_RECOVERED (10 * DDL__S)
 
 /* ---- background progress ---- */
@@ -76,7 +76,7 @@
 #define DDL__LANE_REASON_LIMIT    (1 * DDL__S)    /* for the peer to report why a lane has failed */
 #define DDL__UNCONFIRMED_LIMIT    (50 * DDL__MS)  /* until a lost link is treated as a dead peer */
 #define DDL__DRAIN_LIMIT          (100 * DDL__MS) /* for receiving spans when a comm ends */
-#define DDL__SLEEP_LIMIT          (1 * DDL__S)    /* of a driver without events */
+#define DDL__SLEEP_LIMIT          (1 * DDL__S)    /* sleep of a driver without events */
 #define DDL__PROBE_EACH           (1 * DDL__S)    /* between checks that peers exist */
 
 /* ---- a member's death ---- */
@@ -97,11 +97,11 @@
 
 /* ---- operations that wait ---- */
 
-#define DDL__ASK_AFTER    (1 * DDL__S)    /* of waiting, before the members are queried */
+#define DDL__ASK_AFTER    (1 * DDL__S)    /* wait before the members are queried */
 #define DDL__ANSWER_LIMIT (250 * DDL__MS) /* for the members' replies */
-/* for which a position that other ranks reported is valid */
+/* validity of a position that another rank has reported */
 #define DDL__POSITION_LIMIT (3 * DDL__S)
-/* of waiting, before members that have left are considered */
+/* wait before members that have left are considered */
 #define DDL__LEFT_AFTER (200 * DDL__MS)
 
 /* ---- the survivors' agreement ---- */
@@ -111,7 +111,7 @@
 #define DDL__LEADER_LIMIT         (4 * DDL__S)
 #define DDL__LOST_LEADER_LIMIT    (1500 * DDL__MS)
 #define DDL__REFUSED_LEADER_LIMIT (500 * DDL__MS)
-/* after it has left, before the next one is dialed */
+/* pause after a leader has left, before the next one is dialed */
 #define DDL__LEFT_LEADER_PAUSE (1 * DDL__S)
 
 #define DDL__AGREEMENT_POLL (50 * DDL__MS) /* between checks without an event */

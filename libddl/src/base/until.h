@@ -11,7 +11,7 @@
 
 typedef struct ddl__until {
     int64_t deadline;
-    /* Fails, with the message set, once waiting is in vain. NULL: only the deadline applies. */
+    /* Fails, with the message set, once waiting is pointless. NULL: only the deadline applies. */
     ddl_status (*check)(void *context);
     void *context;
     /* Called if no address of this member of the comm answers in time. `was_accepted`: its host has

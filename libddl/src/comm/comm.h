@@ -54,8 +54,9 @@ ddl_status ddl__comm_destroy(ddl_comm *comm);
  * may be NULL. */
 void ddl__comm_abandon(ddl_comm *comm);
 
-/* As ddl__comm_create, from decoded addresses, of which it takes ownership in any case. `parent`:
- * the comm of which it is a child, or NULL. Children of different comms are never confused. */
+/* Create a comm like ddl__comm_create, but from decoded addresses. Takes ownership of them in any
+ * case. `parent`: the comm of which it is a child, or NULL. Children of different comms are never
+ * confused. */
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *parent, ddl__address *addresses,
                           int rank, int size, const ddl_comm_config *config, bool is_world,
                           const ddl__until *until, ddl_comm **comm);

@@ -312,7 +312,7 @@ ddl_status ddl__environment_gpu(uint64_t *direct_bytes, bool *uses_nccl)
     text = ddl__environment_text("DDL_GPU_NCCL");
     if (text && !parse_whole(text, 0, 1, &uses))
         return ddl__fail(DDL_EINVAL, "DDL_GPU_NCCL=\"%s\": must be 1 or 0", text);
-    /* takes precedence over the call's */
+    /* NCCL prefers this variable to the setting in the call */
     const char *blocking = ddl__environment_text("NCCL_COMM_BLOCKING");
     *direct_bytes = (uint64_t)bytes;
     *uses_nccl = uses && !(blocking && !strcmp(blocking, "1"));

@@ -22,7 +22,7 @@
 
 enum {
     SAMPLES = 5,             /* samples of each candidate */
-    FIRST_CLASS = 2,         /* 4 to 7 bytes; measured with 8 */
+    FIRST_CLASS = 2,         /* the class of 4 to 7 bytes, measured with 8 bytes */
     BUFFER = 8 * 1024 * 1024 /* bytes; no larger operation is measured */
 };
 
@@ -31,7 +31,7 @@ static const double LONG_ENOUGH = 0.2; /* seconds, for one kind of operation */
 typedef struct explorer {
     ddl_comm *comm;
     int64_t deadline;
-    float *from, *to; /* of BUFFER bytes */
+    float *from, *to; /* buffers of BUFFER bytes */
     ddl__choices found;
     int compared; /* number of kinds and sizes with several candidates */
 } explorer;

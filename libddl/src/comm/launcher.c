@@ -108,10 +108,11 @@ static ddl_status find_ddlrun(ddl__world *world)
 }
 
 /* Return true if mpirun started this process. srun may set PMI's variables for any program; they
- * count as mpirun's only if an mpirun below srun, which has one more variable, set them. */
+ * count as mpirun's only if an mpirun below srun set them: it also sets MPI_LOCALNRANKS. */
 static bool is_under_mpirun(void)
 {
-    if (is_set("TORCHELASTIC_RUN_ID")) /* of a torchrun that mpirun started */
+    /* mpirun started a torchrun, and its variables are inherited */
+    if (is_set("TORCHELASTIC_RUN_ID"))
         return false;
     if (is_set("OMPI_COMM_WORLD_RANK"))
         return true;

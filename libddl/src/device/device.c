@@ -14,10 +14,11 @@ typedef ddl__device_chunk chunk;
 
 /* ------------------------------------------------------------------------------------- cutting */
 
-/* The chunks of the calls of a submission. */
+/* A submission's calls, divided into chunks. */
 typedef struct cuts_of_calls {
-    ddl__chunks *chunks; /* for each call that is run: the submission's, or calls made from them */
-    ddl__call *made;     /* the calls that are made from them */
+    ddl__chunks *chunks; /* by call that is run: a call of the submission, or an entry of `made` */
+    /* calls made from the submission's calls: packed ones, and the parts of split ones */
+    ddl__call *made;
     const ddl__call **packed;
     uint32_t n, n_packed; /* numbers of `chunks` and of `packed` */
     int64_t n_chunks;     /* number of chunks of all calls */
@@ -357,7 +358,7 @@ static ddl_status check_buffers(const ddl__device *d, const ddl__call *call)
     return status == DDL_OK ? ddl__device_check(d, call->recv) : status;
 }
 
-/* Wait as the engine does if the call has no work, or waits first. */
+/* Wait as ddl__engine_submit does: for the end if `out` is NULL, else for up to `wait_ms`. */
 static ddl_status wait_at_once(ddl_work *work, uint32_t wait_ms, ddl_work **out)
 {
     ddl_status status = ddl__work_wait(work, out ? ddl__deadline(wait_ms) : DDL__NEVER);

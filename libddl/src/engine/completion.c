@@ -20,7 +20,7 @@ void ddl__report(ddl__engine *engine)
         return;
     ssize_t n = engine->completed ? write(engine->report, &count, sizeof count)
                                   : read(engine->report, &count, sizeof count);
-    (void)n; /* the descriptor is already in the wanted state */
+    (void)n; /* on failure, the descriptor is already in the desired state */
 }
 
 /* Under the lock. The group owns the part. The last part completes the group with its own status: a

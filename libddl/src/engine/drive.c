@@ -37,7 +37,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
         ddl__messages_sleeping(engine->messages, asleep);
     if (!asleep)
         return;
-    /* Works are visible from here on whose submitters found no sleeping driver. */
+    /* After this lock, the driver sees all works whose submitters did not find it sleeping. */
     pthread_mutex_lock(&engine->lock);
     pthread_mutex_unlock(&engine->lock);
     if (engine->config.fences && ddl__fences_joined(engine->config.fences))
@@ -220,8 +220,8 @@ void ddl__advance_and_unlock(ddl__engine *engine)
     ddl__driver_start(engine);
     ddl__stream_prepare(&engine->ordered);
     pthread_mutex_unlock(&engine->lock);
-    /* Otherwise every span that arrives would wake the endpoint's thread, which was the last to
-     * sleep here. */
+    /* The endpoint's thread was the last driver to sleep. Announce that it is awake, or every
+     * arriving span would wake that thread. */
     if (atomic_load_explicit(&engine->asleep, memory_order_relaxed))
         announce_sleep(engine, false);
     atomic_store_explicit(&engine->was_driven, true, memory_order_relaxed);

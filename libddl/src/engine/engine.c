@@ -19,7 +19,7 @@ static bool engine_watch_fd(ddl__engine *engine, int fd, ddl__link *link)
                                 .data.ptr = link};
     if (!link)
         event.events = EPOLLIN;
-    else if (link->ops->shared) /* no thread waits for room in a peer's bell */
+    else if (link->ops->shared) /* without EPOLLOUT: no thread waits for room in a peer's bell */
         event.events = EPOLLIN | EPOLLET;
     /* If links share a descriptor, the first link polls it. */
     return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) || errno == EEXIST;

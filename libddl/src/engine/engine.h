@@ -13,7 +13,8 @@
 /* How soon the endpoint's thread should drive. */
 typedef enum ddl__urgency {
     DDL__NOW,
-    DDL__SOON /* if no thread is waiting by then; everything that was possible at once is done */
+    /* soon, unless a thread waits by then; all that was possible at once is already done */
+    DDL__SOON
 } ddl__urgency;
 
 typedef struct ddl__engine_config {
@@ -24,7 +25,7 @@ typedef struct ddl__engine_config {
     int64_t segment_bytes;
     int64_t window;            /* see ddl__request */
     int64_t message_window;    /* the same as `window` for the message links */
-    ddl__regions *regions;     /* of the endpoint; borrowed; or NULL */
+    ddl__regions *regions;     /* the endpoint's regions; borrowed; or NULL */
     const ddl__fences *fences; /* heavy fences that the engine announces in its arena; or NULL */
     bool sharing_cores;        /* this host has more members than cores */
     /* Called if a work is pending and no thread waits for it, so that some thread drives. Called by

@@ -177,8 +177,9 @@ static bool has_link_in(const ddl__engine *engine, int rank, ddl__link_state sta
     return (link && link->state == state) || (other && other->state == state);
 }
 
-/* Return true if the end of a link needs an explanation: it is lost, because of a failure or a dead
- * peer; or the peer left during the creation of the comm, because its own creation failed. */
+/* Return true if the reason for the end of a link is unknown. Either the link is lost, after a
+ * failure or a death, or the peer left during the creation of the comm because its own attempt
+ * failed. */
 static bool is_unexplained(const ddl__engine *engine, int rank)
 {
     return has_link_in(engine, rank, DDL__LINK_LOST) ||

@@ -49,7 +49,7 @@
 #include "engine/named.h"
 #include "engine/recorder/recorder.h"
 
-/* What this rank knows about the death of a member. */
+/* This rank's knowledge about the death of a member. */
 typedef struct ddl__loss {
     atomic_bool ended; /* the operating system has confirmed that its process has exited */
     int64_t noticed;   /* time when a link to it was found lost; 0: none */
@@ -197,7 +197,7 @@ unsigned ddl__links_ended(const ddl__engine *engine);
 void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* As ddl__check_blocked, when a link has ended. */
+/* End the comm like ddl__check_blocked, after a link has ended. */
 void ddl__check_ended(ddl__engine *engine);
 
 /* Call the explainer, if there is one. */

@@ -15,7 +15,7 @@ static bool is_final(ddl_status status)
            status != DDL_ETIMEDOUT && status != DDL_EEXPIRED;
 }
 
-/* Fail if the attempt is in vain. */
+/* Fail if the attempt cannot succeed any more. */
 static ddl_status creation_check(void *context)
 {
     ddl__health *h = context;
@@ -30,7 +30,8 @@ static ddl_status creation_check(void *context)
     return status;
 }
 
-/* No address of a survivor answers here: one of the two cannot be in the next list. */
+/* Handle a survivor that answers this rank at none of its addresses: the two cannot both be in the
+ * next list. */
 static void creation_unreachable(void *context, int rank, bool was_accepted)
 {
     ddl__health *h = context;

@@ -26,7 +26,7 @@ static int64_t limit_within(const ddl__health *h, int64_t ns)
     return limit < h->config.deadline ? limit : h->config.deadline;
 }
 
-/* Fail if the comm has failed, or if waiting is in vain. A member that has left, or whose process
+/* Fail if the comm has failed, or if waiting is pointless. A member that has left, or whose process
  * has ended, does not fail the creation, because it had joined. It is marked, and handled once the
  * comm is monitored. */
 static ddl_status check_members(ddl__health *h)

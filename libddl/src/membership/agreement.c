@@ -10,7 +10,7 @@
  * follows another leader is left out, too. Two leaders cannot both be followed by all ranks that
  * they believe alive.
  *
- * Then the ranks of the list create their comm. If one dies meanwhile, the creation is in vain
+ * Then the ranks of the list create their comm. If one dies meanwhile, the creation has failed
  * (ddl__agreement_lost), and another attempt follows. Attempts are numbered, and a rank that
  * receives a higher number joins that attempt. A rank that has created its comm sends DONE. When
  * all have sent DONE, it sends DONE (committed) and returns the comm. So when one rank returns the
@@ -58,7 +58,7 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
     ddl__peer *peer = &m->peers[from];
     if (message->kind == DDL__JOIN) {
         memcpy(ddl__accused(m, from), message->set, m->set_bytes);
-        m->disputed_until = 0; /* other evidence against the accused ranks may be on its way */
+        m->disputed_until = 0; /* wait again: more evidence may be on its way */
         peer->joined = message->attempt;
         peer->leader = message->leader;
     } else if (message->kind == DDL__VERDICT) {
@@ -286,7 +286,7 @@ static ddl__agreement_step gather(ddl__membership *m, int64_t now)
     int leader = ddl__lowest_alive(m);
     const ddl__peer *leading = &m->peers[leader];
     unsigned char *live = ddl__verdict(m, m->rank);
-    if (is_committed(m)) /* the comm of `created_attempt` counts after all */
+    if (is_committed(m)) /* a survivor has committed, so the comm of `created_attempt` counts */
         return complete(m);
     join(m, leader);
     if (m->peers[m->rank].expelled)

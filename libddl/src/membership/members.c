@@ -90,8 +90,8 @@ static void mark_ended(ddl__membership *m, int rank, bool known, int error, int6
     ddl__member_mark_dead(m, rank, known ? DDL__KILLED : DDL__DISCONNECTED, &cause, now);
 }
 
-/* True if a witness has shown that the process has ended, and that it had created no next comm that
- * is unknown to this rank, in which it may have continued. */
+/* Return true if a witness has shown that the process has ended, and that it had not continued in a
+ * next comm that is unknown to this rank. */
 static bool is_proven(const ddl__peer *peer)
 {
     return peer->confirmed && peer->confirmed_attempt <= peer->done && !peer->may_continue;
@@ -230,8 +230,8 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
     ddl__gossip_lost(m, rank);
 }
 
-/* A member that was dialed for DDL__ADDRESS_LIMIT, and has been silent for no longer than this, has
- * run meanwhile. */
+/* Return the longest silence that proves that a member has run while it was dialed for
+ * DDL__ADDRESS_LIMIT. */
 static int64_t silence_while_dialed(const ddl__membership *m, int rank)
 {
     int64_t limit = BEATS * m->heartbeat * (ddl__member_is_far(m, rank) ? m->far_beats : 1);
@@ -242,8 +242,8 @@ void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted,
 {
     ddl__peer *peer = &m->peers[rank];
     bool has_heartbeats = peer->connected && peer->silent_ns <= silence_while_dialed(m, rank);
-    /* One without a connection has just joined the agreement, since the leader has it in the list.
-     * It may have been stopped since: its host accepts connections then. */
+    /* If a member without a connection is in the leader's list, it has just joined the agreement.
+     * If its host has accepted a connection since, the process may be stopped. */
     bool has_joined =
         peer->late && !peer->connected && !was_accepted && ddl__agreement_has(m, rank);
     if ((!has_heartbeats && !has_joined) || m->dead == INT64_MAX)

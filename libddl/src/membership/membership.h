@@ -136,7 +136,7 @@ typedef struct ddl__peer {
     bool reported_silent; /* a reporter says that it was silent */
     unsigned char n_reporters;
     int reporters[2];           /* ranks that have declared it dead; see gossip.c */
-    int64_t silent_ns;          /* how long it has been silent */
+    int64_t silent_ns;          /* time for which it has been silent */
     int64_t confirmed_at;       /* when the launcher confirmed the end of its process */
     uint32_t confirmed_attempt; /* by a witness: the last attempt whose comm it had created */
 
@@ -183,8 +183,9 @@ typedef struct ddl__membership {
     uint64_t n_deaths;
     int64_t detection_ns; /* the longest silence before a death */
 
-    size_t set_bytes, sets_at, gone_at; /* the rest of the block */
-    ddl__peer peers[];                  /* by rank; then the sets, and the ranks of GONE */
+    /* bytes of a set; offsets in the block of the sets, and of the ranks of GONE */
+    size_t set_bytes, sets_at, gone_at;
+    ddl__peer peers[]; /* by rank; then the sets, and the ranks of GONE */
 } ddl__membership;
 
 /* ---- members.c ---- */
@@ -225,11 +226,12 @@ void ddl__member_start(ddl__membership *m, int rank, int64_t now);
  * connection. */
 void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t now);
 
-/* The survivors create their comm, and nothing answers at the member's addresses, although its
- * heartbeats arrive, or the leader has it in the list: the two cannot both be in the next list.
- * One that is dead by report is accused by evidence of this rank's own from then on. Ignored
- * otherwise, and where silence proves nothing either. `was_accepted`: its host has accepted
- * a connection, so without heartbeats the member may be stopped. */
+/* Handle a survivor that answers at none of its addresses while the survivors create their comm. If
+ * its heartbeats arrive, or if it is in the leader's list without a connection to this rank, the
+ * two cannot both be in the next list. The member is then dead by this rank's own evidence, even if
+ * it was dead by report before. Otherwise, or if silence does not count as death, do nothing.
+ * `was_accepted`: its host has accepted a connection, so without heartbeats the member may be
+ * stopped. */
 void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted, int64_t now);
 
 /* Handle the launcher's report that the member's process has ended, after it had created the comm

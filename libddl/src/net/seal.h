@@ -26,23 +26,24 @@ ddl__seal *ddl__seal_create(const ddl__crypto *crypto, const unsigned char out[D
                             const unsigned char in[DDL__KEY]);
 void ddl__seal_destroy(ddl__seal *seal);
 
-/* As sendmsg without waiting. With a seal, bytes count as sent once they are encrypted; some may
- * wait in the seal for room in the socket. */
+/* Send like sendmsg, without waiting. With a seal, bytes count as sent once they are encrypted;
+ * some may wait in the seal for room in the socket. */
 ssize_t ddl__seal_send(ddl__seal *seal, int fd, const struct msghdr *message);
 
-/* Return true if encrypted bytes wait; and send as many as possible: true if none is left, else
- * false with errno. */
+/* Return true if encrypted bytes wait to be sent. */
 bool ddl__seal_has_unsent(const ddl__seal *seal);
+
+/* Send as many waiting bytes as possible. Return true if none are left, else false with errno. */
 bool ddl__seal_flush(ddl__seal *seal, int fd);
 
-/* Drop the waiting bytes: nothing more can be sent. */
+/* Drop the waiting bytes, because nothing more can be sent. */
 void ddl__seal_drop(ddl__seal *seal);
 
-/* As recvmsg without waiting. Fewer bytes than requested mean, with a seal as well, that no more
- * have arrived. EBADMSG: the data was altered, and nothing more can be received. */
+/* Receive like recvmsg, without waiting. Fewer bytes than requested mean that no more have arrived,
+ * even with a seal. EBADMSG: the data was altered, and nothing more can be received. */
 ssize_t ddl__seal_recv(ddl__seal *seal, int fd, const struct msghdr *message);
 
-/* As send and recv without waiting. */
+/* Send or receive like send and recv, without waiting. */
 ssize_t ddl__seal_send_bytes(ddl__seal *seal, int fd, const void *bytes, size_t n);
 ssize_t ddl__seal_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n);
 

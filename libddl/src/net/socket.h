@@ -17,8 +17,8 @@ int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline
 int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                    int64_t deadline);
 
-/* As ddl__dial_from, for a TCP socket, until the deadline of `until` or until its check fails: then
- * ECANCELED with the check's *status. Otherwise *status is DDL_OK. */
+/* Dial like ddl__dial_from, over TCP, until the deadline of `until`. If its check fails, errno is
+ * ECANCELED and *status is the check's status. Otherwise *status is DDL_OK. */
 int ddl__dial_until(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                     const ddl__until *until, ddl_status *status);
 
@@ -39,7 +39,7 @@ void ddl__skip_time_wait(int fd);
  * on failure. */
 int ddl__listen(const char *host, uint16_t *port);
 
-/* As ddl__listen, at a socket address. Return -1 with errno on failure. */
+/* Listen like ddl__listen, at a socket address. Return -1 with errno on failure. */
 int ddl__listen_at(const struct sockaddr *address, socklen_t length);
 
 /* Return the local port of a TCP socket. */
@@ -52,8 +52,8 @@ void ddl__socket_ip(int fd, bool peer, char ip[INET6_ADDRSTRLEN]);
 /* Wait for `events` of poll. Return false at the deadline. */
 bool ddl__await(int fd, short events, int64_t deadline);
 
-/* As ddl__await, with a check every DDL__MEMBERS_POLL. If the check fails: ECANCELED with its
- * *status. Otherwise *status is DDL_OK. */
+/* Wait like ddl__await, with a check every DDL__MEMBERS_POLL. If the check fails, errno is
+ * ECANCELED and *status is its status. Otherwise *status is DDL_OK. */
 bool ddl__await_until(int fd, short events, const ddl__until *until, ddl_status *status);
 
 /* Wait for `events` for a moment without sleeping, because waking up takes longer than many peers
@@ -83,7 +83,7 @@ bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadl
 
 /* Peek without blocking. Return the number of bytes, 0 if the peer closed, -1 with errno. Bytes and
  * descriptor stay in the socket. *along is true if a descriptor is attached to the last of these
- * bytes. Used to take nothing before the peer is known. */
+ * bytes. So the caller can leave everything in the socket until it knows the peer. */
 ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along);
 
 /* Return true if the peer has closed its sending side. */

@@ -18,7 +18,7 @@
 /* Cost of a message over a wire: seconds of the cores at both ends, and seconds per byte. */
 #define DDL__WIRE_MESSAGE 6.5e-6
 #define DDL__WIRE_BYTE    0.3e-9
-#define DDL__SWITCH       1.5e-6 /* until a rank that shares its core notices a message */
+#define DDL__SWITCH       1.5e-6 /* seconds until a rank that shares its core notices a message */
 
 /* A wire between ranks of one machine, and one between machines. For the latter nothing is known
  * except that 10 Gbit/s and 10 us are common. */
@@ -37,8 +37,8 @@
 #define DDL__SHARED_MESSAGE 0.05e-6
 #define DDL__MEMORY_BYTE    0.1e-9
 
-/* Short messages in shared memory: seconds of a byte in another core's cache; and if ranks share
- * cores, of each hop beyond the first, until all ranks have run. */
+/* Short messages in shared memory: seconds for each byte in another core's cache. If ranks share
+ * cores: seconds for each hop after the first, until all ranks have run. */
 #define DDL__CACHED_BYTE   0.024e-9
 #define DDL__SHARED_SWITCH 5e-6
 
@@ -72,13 +72,13 @@ int64_t ddl__cost_segment(const struct ddl__algorithm_descriptor *algorithm,
  * bytes in total, and its busiest wire carries `wire` bytes. */
 void ddl__cost_add_chain(ddl__cost *cost, double hops, double messages, double bytes, double wire);
 
-/* What an average rank sends over wires; it receives as much. */
+/* Add the messages and bytes that an average rank sends over wires. It receives the same number. */
 void ddl__cost_add_work(ddl__cost *cost, double messages, double bytes);
 
-/* A hop in shared memory: the number of messages, and the bytes of its passes. */
+/* Add a hop in shared memory: its messages, and the bytes that its passes read or write. */
 void ddl__cost_add_memory(ddl__cost *cost, double messages, double bytes);
 
-/* Passes of every rank over this many bytes of its own memory. */
+/* Add the passes of every rank over this many bytes of its own memory. */
 void ddl__cost_add_passes(ddl__cost *cost, double bytes);
 
 /* Each rank sends `n` bytes to every other rank, or only one rank sends or receives (`rooted`). */

@@ -75,7 +75,7 @@ int ddl__order_count(const ddl__order *order)
 
 /* -------------------------------------------------------------------------------- the additions */
 
-/* `at` is, by member, the number of its next operand. */
+/* `at[m]` is the number of the next operand of member m. */
 typedef struct writer {
     const ddl__order *order;
     ddl__fold *fold;

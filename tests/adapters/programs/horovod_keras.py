@@ -63,7 +63,7 @@ def world():
     assert extra.process_set_id == 2 and tf_hvd.remove_process_set(extra)
     assert tf_hvd.is_version_greater_equal_than("2.10.0", "2.9.1")
     assert not tf_hvd.is_version_greater_equal_than("2.9.0", "2.9.1")
-    refused(ValueError, "no version", lambda: tf_hvd.is_version_greater_equal_than("2", "2.9.1"))
+    refused(ValueError, "three numbers", lambda: tf_hvd.is_version_greater_equal_than("2", "2.9.1"))
 
 
 def operations():

@@ -71,7 +71,7 @@ def world():
     both(lambda: check(hvd.local_rank_op(), RANK))
     both(lambda: check(hvd.local_size_op(), SIZE))
     both(lambda: check(hvd.process_set_included_op(1), RANK in MEMBERS))
-    refused(ValueError, "process_set_id: 9", lambda: hvd.size_op(9))
+    refused(ValueError, "process_set_id is 9", lambda: hvd.size_op(9))
     assert hvd.check_num_rank_power_of_2(4) and not hvd.check_num_rank_power_of_2(3)
     assert hvd.handle_average_backwards_compatibility(None, False) is hvd.Sum
     assert hvd.handle_average_backwards_compatibility(None, None) is hvd.Average
@@ -117,7 +117,7 @@ def allreduce():
     averaged = tf.convert_to_tensor(hvd.allreduce(slices))
     np.testing.assert_allclose(averaged[:, 0], np.arange(1, SIZE + 1) / SIZE)
     refused(NotImplementedError, "Min", lambda: hvd.allreduce(slices, op=hvd.Min))
-    refused(ValueError, "give op alone", lambda: hvd.allreduce(own(), average=True, op=hvd.Sum))
+    refused(ValueError, "pass op only", lambda: hvd.allreduce(own(), average=True, op=hvd.Sum))
     compiled = tf.function(lambda: hvd.allreduce(own(), op=hvd.Sum), jit_compile=True)
     same(compiled(), [TOTAL] * 4)
     compiled = tf.function(lambda: hvd.allreduce(own(), op=hvd.Max), jit_compile=True)
@@ -140,7 +140,7 @@ def broadcast():
     both(lambda: check(hvd.broadcast(own(), SIZE - 1), [SIZE] * 4))
     weighted = [TOTAL / SIZE if RANK == 1 else 0] * 4
     both(lambda: check(gradient(lambda t: hvd.broadcast(t, 1), own()), weighted))
-    refused(ValueError, "root_rank: 9 is no member", lambda: hvd.broadcast(own(), 9))
+    refused(ValueError, "root_rank is 9; must be", lambda: hvd.broadcast(own(), 9))
     variables = [tf.Variable(own()), tf.Variable(RANK)]
     assert hvd.broadcast_(variables, 1)[0] is variables[0]
     same(variables[0], [2] * 4)
@@ -167,7 +167,7 @@ def alltoall():
 
     both(uneven)
     refused(ValueError, "splits: [1] do not divide", lambda: hvd.alltoall(own(), [1]))
-    refused(ValueError, "splits: are of float32", lambda: hvd.alltoall(own(), [1.9] * SIZE))
+    refused(ValueError, "splits has the type float32", lambda: hvd.alltoall(own(), [1.9] * SIZE))
 
 
 def reducescatter():
@@ -186,18 +186,18 @@ def reducescatter():
     pair = hvd.grouped_reducescatter([tensor, own(SIZE)], op=hvd.Sum)
     same(pair[0], SIZE * mine)
     same(pair[1], [TOTAL])
-    refused(ValueError, "Min is neither", lambda: hvd.reducescatter(own(), op=hvd.Min))
+    refused(ValueError, "op is Min; must be", lambda: hvd.reducescatter(own(), op=hvd.Min))
 
 
 def errors():
     """On all ranks alike, and the set stays usable."""
     call = lambda: hvd.allreduce(own(3 if RANK else 4), name="uneven")  # noqa: E731
-    refused(RuntimeError, "call different things: allreduce 'uneven'", call)
+    refused(RuntimeError, "call different operations: allreduce 'uneven'", call)
     call = lambda: hvd.allreduce(own(), op=hvd.Sum if RANK else hvd.Max)  # noqa: E731
-    refused(RuntimeError, "different things", call)
-    refused(tf.errors.FailedPreconditionError, "different things", call)
+    refused(RuntimeError, "different operations", call)
+    refused(tf.errors.FailedPreconditionError, "different operations", call)
     in_graph = tf.function(lambda: hvd.broadcast(own(), min(RANK, 1)))
-    refused(tf.errors.FailedPreconditionError, "different things", in_graph)
+    refused(tf.errors.FailedPreconditionError, "different operations", in_graph)
     uneven = lambda: hvd.alltoall(tf.ones([SIZE + 1]))  # noqa: E731
     for call in (uneven, tf.function(uneven)):
         refused(tf.errors.InvalidArgumentError, "cannot be divided equally", call)
@@ -323,7 +323,7 @@ def sessions():
             wrong = hvd.allreduce(rows, name="wrong")
             refused(
                 tf.errors.FailedPreconditionError,
-                "call different things: allreduce '/allreduce_wrong'",
+                "call different operations: allreduce '/allreduce_wrong'",
                 lambda session=session, wrong=wrong: session.run(wrong),
             )
     with tf.Graph().as_default():
@@ -339,7 +339,7 @@ def sessions():
     kind = tf.compat.v1.train.GradientDescentOptimizer
     refused(
         NotImplementedError,
-        "Keras only",
+        "except for optimizers of Keras",
         lambda: hvd.DistributedOptimizer(kind(1.0), backward_passes_per_step=2),
     )
 

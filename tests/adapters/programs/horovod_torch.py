@@ -95,7 +95,7 @@ def allreduce():
     tensor = own().requires_grad_()
     hvd.allreduce(tensor, op=hvd.Sum).backward(own())
     same(tensor.grad, [TOTAL] * 4)
-    refused(ValueError, "give op alone", lambda: hvd.allreduce(own(), average=True, op=hvd.Sum))
+    refused(ValueError, "pass op only", lambda: hvd.allreduce(own(), average=True, op=hvd.Sum))
 
 
 def allgather():
@@ -121,7 +121,7 @@ def broadcast():
     hvd.broadcast_(tensor, 1)
     same(tensor, [2] * 4)
     same(hvd.synchronize(hvd.broadcast_async(own(), 0)), [1] * 4)
-    refused(ValueError, "root_rank: 9 is no member", lambda: hvd.broadcast(own(), 9))
+    refused(ValueError, "root_rank is 9; must be", lambda: hvd.broadcast(own(), 9))
 
 
 def alltoall():
@@ -135,7 +135,7 @@ def alltoall():
     result.backward(result.detach() * 2)
     same(tensor.grad, [2 * (RANK + 1)] * len(tensor))
     refused(ValueError, "splits: [1] do not divide", lambda: hvd.alltoall(own(), [1]))
-    refused(ValueError, "are not integers", lambda: hvd.alltoall(own(), torch.full((SIZE,), 0.5)))
+    refused(ValueError, "must be integers", lambda: hvd.alltoall(own(), torch.full((SIZE,), 0.5)))
 
 
 def reducescatter():
@@ -153,7 +153,7 @@ def reducescatter():
     pair = hvd.grouped_reducescatter([tensor.detach(), own(SIZE)], op=hvd.Sum)
     same(pair[0], [SIZE * each for each in mine])
     same(pair[1], [TOTAL])
-    text = "Min is neither"
+    text = "op is Min; must be"
     refused(hvd.HorovodInternalError, text, lambda: hvd.reducescatter(own(), op=hvd.Min))
 
 
@@ -170,7 +170,7 @@ def asynchronous():
     start = lambda: hvd.allreduce_async(own(), op=hvd.Sum, name="early")  # noqa: E731
     if RANK == 0:
         early = start()
-        refused(ValueError, "'early' is that of an operation that is pending", start)
+        refused(ValueError, "'early', but an operation with this name is pending", start)
     hvd.barrier()
     if RANK:
         early = start()
@@ -211,22 +211,22 @@ def asynchronous():
     sparse = torch.sparse_coo_tensor([[0, RANK]], [1.0, 1.0], (SIZE,))
     dense = hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense()
     same(dense, [SIZE + 1] + [1] * (SIZE - 1))
-    text = "Max is neither"
+    text = "op is Max; must be"
     refused(ValueError, text, lambda: hvd.sparse_allreduce_async(sparse, "sparse", hvd.Max))
 
 
 def errors():
     """On all ranks alike, and the set stays usable."""
     call = lambda: hvd.allreduce(own(3 if RANK else 4), name="uneven")  # noqa: E731
-    refused(hvd.HorovodInternalError, "call different things: allreduce 'uneven'", call)
+    refused(hvd.HorovodInternalError, "call different operations: allreduce 'uneven'", call)
     call = lambda: hvd.allreduce(own(), op=hvd.Sum if RANK else hvd.Max)  # noqa: E731
-    refused(hvd.HorovodInternalError, "different things", call)
+    refused(hvd.HorovodInternalError, "different operations", call)
     call = lambda: hvd.broadcast(own(), min(RANK, 1))  # noqa: E731
-    refused(hvd.HorovodInternalError, "different things", call)
+    refused(hvd.HorovodInternalError, "different operations", call)
     hvd.barrier()
     executor = hvd.global_process_set.executor()
     executor.name("twice")
-    refused(ValueError, "'twice' is that of", lambda: hvd.allreduce_async(own(), name="twice"))
+    refused(ValueError, "'twice', but", lambda: hvd.allreduce_async(own(), name="twice"))
 
 
 def process_sets():
@@ -242,7 +242,7 @@ def process_sets():
     else:
         refused(ValueError, "not in the process set", lambda: hvd.barrier(EVENS))
     refused(ValueError, "was added already", lambda: hvd.add_process_set(members))
-    refused(ValueError, "is not some of", lambda: hvd.add_process_set([SIZE]))
+    refused(ValueError, "must be ranks from 0", lambda: hvd.add_process_set([SIZE]))
     assert hvd.remove_process_set(EVENS) and not hvd.remove_process_set(EVENS)
     assert not hvd.remove_process_set(hvd.global_process_set)
 
@@ -314,7 +314,7 @@ def optimizer():
     chosen = hvd.DistributedOptimizer(plain, compression=hvd.Compression.fp16)
     assert isinstance(chosen, torch.optim.SGD)
     model(torch.ones(1, 2) * (RANK + 1)).sum().backward()
-    refused(AssertionError, "zero_grad() came after", chosen.zero_grad)
+    refused(AssertionError, "zero_grad() was called after", chosen.zero_grad)
     chosen.synchronize()
     torch.testing.assert_close(
         model.weight.grad, torch.full((1, 2), TOTAL / SIZE), rtol=1e-3, atol=0
@@ -374,7 +374,7 @@ def steps():
     refused(ValueError, "step(closure) computes", lambda: chosen.step(lambda: 0.0))
     model(mine).sum().backward()
     with chosen.skip_synchronize():
-        refused(AssertionError, "came before synchronize()", chosen.step)
+        refused(AssertionError, "was called in skip_synchronize() before", chosen.step)
     chosen.synchronize()
     # Parameters that are added or trained later, and another optimizer for the same ones.
     parts = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]

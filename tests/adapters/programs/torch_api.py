@@ -63,7 +63,7 @@ UNFIT = [
     (ValueError, torch.ones(size).to_sparse(), "of layout torch.sparse_coo", "to_dense()"),
     (ValueError, torch.ones(size, 1).to_sparse_csr(), "of layout torch.sparse_csr", "to_dense()"),
     (ValueError, torch.empty(size, device="meta"), "is on the device meta", "no values"),
-    (ValueError, on_gpu, "is on the device cuda:0", "give its cpu()"),
+    (ValueError, on_gpu, "is on the device cuda:0", ".cpu()"),
 ]
 OPERATIONS = ["allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall"]
 for error, unfit, what, remedy in UNFIT:

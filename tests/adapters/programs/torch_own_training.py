@@ -128,7 +128,7 @@ refused(InvalidArgument, "compression: 'zip'", ddl.DistributedOptimizer, plain, 
 optimizer = ddl.DistributedOptimizer(plain)
 refused(InvalidArgument, "is a DistributedOptimizer already", ddl.DistributedOptimizer, plain)
 model(images[0]).sum().backward()
-refused(InvalidState, "backward() came before the step()", model(images[0]).sum().backward)
+refused(InvalidState, "backward() was called again before step()", model(images[0]).sum().backward)
 optimizer.step()
 refused(InvalidState, "step(closure)", optimizer.step, lambda: 0.0)
 

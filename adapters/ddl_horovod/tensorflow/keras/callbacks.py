@@ -39,7 +39,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def register_local_var(self, var: Any) -> None:
         """Exclude a variable from the broadcast. Raises ValueError if `var` is not a variable."""
         if not hasattr(var, "assign"):
-            raise ValueError(f"local_variables: {var!r} is no variable")
+            raise ValueError(f"local_variables contains {var!r}; must contain only variables")
         self._local.add(_identity(var))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -54,7 +54,7 @@ def DistributedOptimizer(
     scaling, which ddl_keras.DistributedOptimizer supports.
     """
     if op == Adasum:
-        raise ValueError("op: Adasum is not served for optimizers of Keras")
+        raise ValueError("op is Adasum; must be Average or Sum for optimizers of Keras")
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if scaled or keras.config.dtype_policy().name == "mixed_float16":
         raise ValueError("optimizer: with loss scaling use ddl_keras.DistributedOptimizer")

@@ -71,14 +71,16 @@ void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size)
 /* The paths to a peer (discover.h). Paths that are known to fail come last. */
 ddl__paths ddl__endpoint_paths(ddl_endpoint *endpoint, const ddl__address *theirs);
 
-/* Record whether a path of these answers. True if no path over its interface has failed before. */
+/* Record whether this path to the peer answers. True if no path over its interface has failed
+ * before. */
 bool ddl__endpoint_record_path(ddl_endpoint *endpoint, const ddl__address *theirs, ddl__path path,
                                bool answers);
 
 /* Objects of other layers that the endpoint owns. */
 typedef enum ddl__attached { DDL__ATTACHED_DETECTOR, DDL__N_ATTACHED } ddl__attached;
 
-/* The object of this kind; the first caller creates it. NULL with the message set. */
+/* Return the endpoint's object of this kind, which the first call creates. Return NULL with the
+ * message set on failure. */
 void *ddl__endpoint_attach(ddl_endpoint *endpoint, ddl__attached kind,
                            void *(*create)(const ddl__digest *endpoint, const void *argument),
                            const void *argument, void (*destroy)(void *object));
@@ -103,9 +105,10 @@ void ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family, ui
  * for one. */
 void ddl__endpoint_forget_children(ddl_endpoint *endpoint, ddl__digest parent);
 
-/* Find a later creation of the slot's family for which a member has connected that is missing
- * (`is_missing`) in the slot's creation. Returns its number and stores the member, or returns 0.
- * Refuses members that have connected for an earlier creation. */
+/* Find a later creation of the slot's family for which a member has connected. Considers only
+ * members that have not connected for the slot's creation (`is_missing`). Returns the creation's
+ * number and stores the member, or returns 0. Refuses members that have connected for an earlier
+ * creation. */
 uint32_t ddl__endpoint_find_later(ddl_endpoint *endpoint, const ddl__comm_slot *slot,
                                   bool (*is_missing)(const void *context, int rank),
                                   const void *context, int *member);

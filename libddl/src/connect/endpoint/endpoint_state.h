@@ -81,9 +81,9 @@ typedef struct ddl__counter {
 } ddl__counter;
 
 struct ddl_endpoint {
-    unsigned generation; /* of the creating process (base/forks.h) */
+    unsigned generation; /* generation of the creating process (base/forks.h) */
     ddl__address address;
-    ddl__interface ips[DDL__INTERFACES_MAX]; /* of the address */
+    ddl__interface ips[DDL__INTERFACES_MAX]; /* interfaces of the address */
     ddl__job job;
     bool takes_secret; /* the creator left the secret open */
     unsigned sockets;

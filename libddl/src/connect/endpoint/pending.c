@@ -114,15 +114,17 @@ static void pending_refuse(const ddl_endpoint *endpoint, ddl__pending_conn *conn
     ddl__send_all(conn->inbound.fd, &answer, sizeof answer, ddl__now());
 }
 
-/* Pass a proven late connection to its comm, or refuse it. If true, the caller drops the rest of
- * it. False if it must wait. */
+/* Pass a proven late connection to its comm, or refuse it. True if the caller must drop what is
+ * left of it, false if it must wait. */
 static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     const ddl__hello *hello = &conn->inbound.received.hello;
     if (!is_late(hello))
         return false;
     ddl__comm_slot *slot = find_slot(endpoint, hello->comm);
-    if (!slot) { /* late connections are made when all members have the comm: this rank had it */
+    /* late connections come only after all members have created the comm, so this rank has left
+     * it */
+    if (!slot) {
         pending_refuse(endpoint, conn, DDL_ESTATE, "it has left the comm", 0);
         return true;
     }

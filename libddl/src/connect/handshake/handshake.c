@@ -16,7 +16,7 @@ _Static_assert(sizeof(((ddl__inbound *)0)->received) == sizeof(ddl__hello) + DDL
 
 ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts)
 {
-    static const char label[] = "libddl: the key of a job"; /* FIPS wants 112 bits and more */
+    static const char label[] = "libddl: the key of a job"; /* FIPS requires at least 112 bits */
     memset(job, 0, sizeof *job);
     job->encrypts = encrypts;
     bool has_secret = secret && *secret;
@@ -341,8 +341,8 @@ static ssize_t inbound_receive(ddl__inbound *inbound, size_t want)
     return -1;
 }
 
-/* The same; also returns 0 if the peer has closed a unix socket. The last bytes may have arrived
- * between the first attempt and the check, so it receives twice. */
+/* Receive like inbound_receive, but also return 0 if the peer has closed a unix socket. The last
+ * bytes may have arrived between the first attempt and the check, so it receives twice. */
 static ssize_t inbound_receive_or_end(ddl__inbound *inbound, size_t want)
 {
     ssize_t n = inbound_receive(inbound, want);

@@ -36,7 +36,7 @@ enum {
 typedef struct ddl__comm_id {
     ddl__digest comm;   /* unique: the digest of the other two */
     ddl__digest family; /* digest of parent, ordered members, tag and epoch; all 0: none */
-    uint32_t number;    /* of the creation in the family, from 1; 0: the tag makes it unique */
+    uint32_t number; /* number of the creation in the family, from 1; 0: the tag makes it unique */
 } ddl__comm_id;
 
 /* The sender's settings that have to be equal in the whole job. */

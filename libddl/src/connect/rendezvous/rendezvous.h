@@ -18,7 +18,7 @@ enum { DDL__RECORD_MAGIC = 0x6c646472 };
 typedef struct ddl__rendezvous_record {
     uint32_t magic;
     uint16_t protocol;
-    uint16_t length; /* of the address */
+    uint16_t length; /* length of the address */
     int32_t rank, size, status;
     uint32_t list_bytes; /* in an answer: the bytes of the list that follows, with its proof; 0: the
                             rank of this record gives the list */

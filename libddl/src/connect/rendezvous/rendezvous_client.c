@@ -13,7 +13,7 @@
 
 enum {
     RETRY_US = 20000,
-    RETRIES = 20 /* if rank 0 closes the connection because it has more clients than slots */
+    RETRIES = 20 /* attempts while rank 0 closes the connection because it has too many clients */
 };
 
 /* Warn, once, that rank 0 has not answered yet. */

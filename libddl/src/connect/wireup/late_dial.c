@@ -67,7 +67,7 @@ static ddl_status start_local(const ddl__wireup *w, const ddl__late_target *targ
         return ddl__fail(errno == ETIMEDOUT ? DDL_ETIMEDOUT : DDL_EUNREACHABLE, "%s",
                          strerror(errno));
     }
-    if (!ddl__same_user(fd)) { /* the name is free once its process has exited */
+    if (!ddl__same_user(fd)) { /* any process may take the name after its owner has exited */
         close(fd);
         return ddl__fail(DDL_EUNREACHABLE, "another user listens at its unix socket");
     }
@@ -113,7 +113,8 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
         bool is_needed = target->passed || d->error == ECONNREFUSED;
         if (is_needed || is_final(local) || local == DDL_ETIMEDOUT)
             return local;
-        ddl__dial_cancel(d); /* for example if containers of one host have different users */
+        /* use TCP instead, for example if containers of one host have different users */
+        ddl__dial_cancel(d);
     }
     ddl__paths paths = ddl__endpoint_paths(w->endpoint, &w->addresses[target->peer]);
     ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");

@@ -177,7 +177,7 @@ static ddl_status fail_superseded(const ddl__wireup *w, int member, uint32_t lat
                      member, w->addresses[member].host, later, w->rank, w->id.number);
 }
 
-/* Fail if waiting is in vain: see until.h. */
+/* Fail if waiting is pointless: see until.h. */
 static ddl_status check_vain(const ddl__wireup *w)
 {
     ddl_status status = ddl__until_check(w->until);

@@ -97,8 +97,8 @@ int ddl__wireup_describe_missing(const ddl__wireup *w, char text[DDL__MISSING_TE
  * error (its message is set), return that. */
 ddl_status ddl__wireup_fail_late(const ddl__wireup *w, ddl_status otherwise);
 
-/* Fail if waiting is in vain (until.h), if a member has reported that it cannot create the comm, or
- * if a member takes part in a later creation. */
+/* Fail if waiting is pointless (until.h), if a member has reported that it cannot create the comm,
+ * or if a member takes part in a later creation. */
 ddl_status ddl__wireup_check_reasons(const ddl__wireup *w);
 
 /* The same, and fail if a member's link has closed, with or without a reason. */
@@ -112,7 +112,7 @@ ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d);
 /* The ends of a path to a member. The local end is an address, or any if is_bound is false. */
 typedef struct ddl__path_ends {
     bool is_bound;
-    socklen_t length; /* of each address */
+    socklen_t length; /* length of each address */
     struct sockaddr_storage from, to;
 } ddl__path_ends;
 

@@ -8,7 +8,8 @@
 #include "engine/calls/group.h"
 #include "engine/calls/ordered.h"
 
-enum { ALIGNED = 64 }; /* bytes and elements: cache lines, for any dtype */
+/* alignment in bytes, and in elements, so ranges of any dtype begin at cache lines */
+enum { ALIGNED = 64 };
 
 /* -------------------------------------------------------------------------------- even blocks */
 
@@ -24,8 +25,9 @@ static ddl__copied all(int size, int host, int except)
     return (ddl__copied){size, 0, host, except};
 }
 
-/* Find the blocks to copy. The memory is used in place, so this rank's block is where it is in a
- * buffer that holds the blocks of all ranks. Only an all-to-all has room for both sides. */
+/* Find the blocks to copy. The chunk's operation runs in place, so this rank's block is at its
+ * position among the blocks of all ranks. Only an all-to-all has separate send and receive blocks
+ * in the memory. */
 static void find_blocks(ddl__chunks *c, int rank)
 {
     const ddl__call *call = c->call;
@@ -151,7 +153,7 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-/* In place, the blocks that this rank keeps are where they are in the list of all ranks' blocks. */
+/* Find this rank's blocks of an in-place call, at its position in the list of all ranks' blocks. */
 static void find_in_place(ddl__chunks *c, int rank)
 {
     const ddl__share *sent = c->call->blocks, *received = c->call->blocks + c->size;
@@ -217,7 +219,7 @@ static size_t whole_bytes(const ddl__chunks *c)
     return recv_offset(c) + (size_t)c->received.count * c->element;
 }
 
-/* Return the buffer whose range starts here. */
+/* Return the start of the buffer whose range `extent` is at `range`. */
 static void *buffer_of(unsigned char *range, const ddl__share *extent, size_t element)
 {
     return (void *)((uintptr_t)range - (size_t)extent->start * element);

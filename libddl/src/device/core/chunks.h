@@ -33,7 +33,7 @@ typedef struct ddl__chunks {
     /* Not is_whole: */
     int64_t elements; /* elements of a block in each chunk but the last */
     int blocks;       /* blocks in the chunk's memory */
-    int recv_block;   /* the first block of its receive buffer; 0: in place */
+    int recv_block;   /* the first block of the receive buffer in that memory; 0: in place */
     ddl__copied in, out;
     const ddl__call *const *packed; /* all-reduces that are packed in `call`, in one chunk */
     int n_packed;                   /* 0: not packed */
@@ -49,8 +49,8 @@ int64_t ddl__chunk_count(const ddl__chunks *chunks, int64_t k);
 /* Return the bytes of memory that chunk k needs. */
 size_t ddl__chunk_bytes(const ddl__chunks *chunks, int64_t k);
 
-/* Make the operation of chunk k, in this memory. It contains nothing of the caller's; free its
- * bundle when it has ended. Return false if out of memory. */
+/* Make the operation of chunk k, in this memory. It refers to nothing that the caller owns. Free
+ * its bundle when it has ended. Return false if out of memory. */
 bool ddl__chunk_call(const ddl__chunks *chunks, int64_t k, unsigned char *memory, ddl__call *made);
 
 /* Copies between `device` and `host`. Returns false to stop. */

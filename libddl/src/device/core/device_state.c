@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both kinds of operations do with a device: device_state.h has the design notes. */
+/* The functions that both kinds of device operations use. device_state.h has the design notes. */
 #include "device/core/device_state.h"
 
 #include <stdlib.h>

@@ -62,7 +62,9 @@ typedef struct ddl__pinned {
     size_t bytes, words; /* the words follow the memory */
     ddl__cuda_pointer device_words;
     ddl__cuda_event *filled; /* for each word: an event when the chunk's hold is opened */
-    uint32_t uses;           /* uses of an operation's words, which is their value */
+    /* number of uses so far; a word has this value when its operation of the current use has
+     * ended */
+    uint32_t uses;
 } ddl__pinned;
 
 typedef struct ddl__device_nccl ddl__device_nccl; /* nccl_ranks.h */
@@ -72,11 +74,11 @@ typedef struct ddl__device_chunk {
     struct ddl__device_operation *operation;
     unsigned char *memory;  /* memory to which it is copied; NULL: NCCL runs it on one host */
     ddl__cuda_pointer word; /* set when the results can be copied back */
-    uint32_t value;         /* the least value of the word then */
+    uint32_t value;         /* the minimum value of `word` at that time */
     ddl__bundle *bundle;    /* bundle of packed calls; or NULL */
     ddl__cuda_event filled;
     ddl__cuda_event freed; /* the last copies from this memory are done; NULL: used once */
-    ddl__hold agreement;   /* of an operation for which no stream waits */
+    ddl__hold agreement;   /* gate of an operation for which no stream waits */
     atomic_uint agreed;    /* the word of `agreement` */
 } ddl__device_chunk;
 
@@ -165,10 +167,11 @@ bool ddl__device_queue_start(ddl__device *device, ddl__device_chunk *chunk);
 
 /* ---- pinned.c; all under `order`, in the device's context ---- */
 
-/* Return memory of `bytes` with `words` words; NULL with the message set on failure. */
+/* Return pinned memory of at least `bytes` bytes with at least `words` words. Return NULL with the
+ * message set on failure. */
 ddl__pinned *ddl__pinned_take(ddl__device *device, size_t bytes, size_t words);
 
-/* Keep it for the next operation; NULL is allowed. */
+/* Keep the pinned memory for later operations. NULL is allowed. */
 void ddl__pinned_give_back(ddl__device *device, ddl__pinned *pinned);
 void ddl__pinned_free(const ddl__device *device, ddl__pinned *pinned);
 

@@ -109,8 +109,8 @@ ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op, int ranks);
 
 /* ---- nccl_end.c ---- */
 
-/* How a communicator ends, in a separate thread: NCCL may wait without a limit, for the other ranks
- * of the host and for the program's streams. An abort ends kernels at once. */
+/* How to end a communicator. A separate thread does it, because NCCL may wait without a limit for
+ * the other ranks of the host and for the program's streams. An abort ends kernels at once. */
 typedef enum ddl__nccl_ending { DDL__NCCL_ABORTS, DDL__NCCL_DESTROYS } ddl__nccl_ending;
 
 /* End a communicator that is no longer used. Return true if it has ended by the time `limit`, which

@@ -14,7 +14,7 @@ _Static_assert((int)AHEAD < (int)DDL__SLOTS, "each chunk that is under way has a
 
 typedef ddl__device_chunk chunk;
 
-/* ------------------------------------------------------------------------------ which, and how */
+/* ------------------------------------------------------------------ the arguments of NCCL calls */
 
 static bool reduces(const ddl__call *call)
 {
@@ -81,7 +81,7 @@ static ddl_status add_agreement(const ddl__chunks *chunks, chunk *c)
 {
     ddl__call call = *chunks->call;
     call.only_agrees = true;
-    call.count += chunks->rest; /* as the program has called it */
+    call.count += chunks->rest; /* the count of the program's call */
     call.prescale = call.postscale = 0;
     call.hold = &c->agreement;
     c->agreement.word = &c->agreed;
@@ -111,8 +111,8 @@ ddl_status ddl__nccl_add(ddl__device *d, const ddl__chunks *chunks, int64_t k, c
 
 /* ----------------------------------------------------------------------------- NCCL on one host */
 
-/* Send a message from each rank to each rank, as far as the call has them. This rank's block is not
- * moved. */
+/* Exchange messages as the call requires: between all ranks in an all-to-all, to or from the root
+ * in a gather or scatter. In place, this rank's own block is not copied. */
 static int exchange(const ddl__device *d, const ddl__call *call, const void *send,
                     ddl__nccl_comm *comm)
 {
@@ -177,8 +177,8 @@ static int call_nccl(const ddl__device *d, const ddl__call *call, const void *se
     return DDL__NCCL_SUCCESS;
 }
 
-/* Copy what an all-to-all overwrites to memory of the GPU. A scratch buffer that is too small is
- * kept, because operations may use it. */
+/* Copy the operands that an all-to-all would overwrite to scratch memory on the GPU. A scratch
+ * buffer that has become too small is kept, because queued operations may still use it. */
 static bool copy_operands(ddl__device *d, const ddl__call *call, const void **send)
 {
     ddl__device_nccl *n = d->nccl;

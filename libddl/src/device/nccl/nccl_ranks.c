@@ -32,7 +32,7 @@ static bool create(ddl__device *d)
     return true;
 }
 
-/* Run an operation of the library on host memory, in the order of the calls. */
+/* Run an internal operation of libddl on host memory, in order with the program's calls. */
 static ddl_status exchange(const ddl__device *d, ddl__call call, int64_t timeout_ms)
 {
     call.dtype = DDL_U8;
@@ -287,7 +287,8 @@ static bool open_stream(ddl__device *d)
     return good;
 }
 
-/* Find out whether all ranks have a communicator. */
+/* Create NCCL's communicator on all ranks. *is_here is true if this rank has one, *is_possible if
+ * all ranks have one. */
 static ddl_status start_all(ddl__device *d, int64_t timeout_ms, bool *is_possible, bool *is_here)
 {
     offer *all = calloc((size_t)d->config.size, sizeof *all);
@@ -305,8 +306,8 @@ static ddl_status start_all(ddl__device *d, int64_t timeout_ms, bool *is_possibl
     return find_all(d, *is_here, timeout_ms, is_possible);
 }
 
-/* Find out, in operations of all ranks, whether NCCL can be used by all of them, and start it. If
- * not, `why` is the reason. */
+/* Check, by operations of all ranks, whether all of them can use NCCL, and start it on them. If
+ * they cannot, `why` is the reason. */
 static ddl_status begin_all(ddl__device *d, int64_t timeout_ms, bool *is_possible, char *why)
 {
     bool is_here = true;
@@ -418,8 +419,8 @@ bool ddl__nccl_look(ddl__device *d)
 
 /* ------------------------------------------------------------------------------------- the end */
 
-/* Take the communicator out, once no thread is in a call with it. Such a thread leaves the call
- * when the comm has ended. */
+/* Remove the communicator from the state. Return it when no thread is in a call with it. Such calls
+ * return once the comm has ended. */
 static ddl__nccl_comm *take(ddl__device *d)
 {
     ddl__device_nccl *n = d->nccl;

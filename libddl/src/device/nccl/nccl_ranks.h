@@ -43,11 +43,11 @@ enum { DDL__NCCL_SCRATCHES = 40 }; /* each has twice the bytes of the previous o
 
 /* The record that a rank sends to the others, to decide whether NCCL can be used. */
 typedef struct ddl__nccl_peer {
-    ddl__cuda_uuid uuid; /* of its GPU */
+    ddl__cuda_uuid uuid; /* UUID of its GPU */
     int64_t version;     /* version of its NCCL; 0: none that it may use */
 } ddl__nccl_peer;
 
-/* Whether the comm uses NCCL. */
+/* The decision whether the comm uses NCCL. */
 typedef enum ddl__nccl_use { DDL__NCCL_UNKNOWN, DDL__NCCL_UNUSED, DDL__NCCL_USED } ddl__nccl_use;
 
 struct ddl__device_nccl {
@@ -64,7 +64,7 @@ struct ddl__device_nccl {
     ddl__cuda_event reduced[DDL__SLOTS];
     ddl__cuda_pointer scratch[DDL__NCCL_SCRATCHES]; /* each is longer than the previous ones */
     unsigned n_scratch;
-    size_t scratch_bytes; /* of the last scratch buffer */
+    size_t scratch_bytes; /* bytes of the last scratch buffer */
 
     ddl__nccl_comm *created; /* written by NCCL; not for use */
     /* under the device's lock, as in_call; NULL: none, or being ended */

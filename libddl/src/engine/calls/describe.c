@@ -27,7 +27,7 @@ void ddl__sign_block(ddl__signature *signature, int64_t count)
     signature->words[1] = (signature->words[1] & ~COUNT) | (uint64_t)count;
 }
 
-/* What the text of an operation contains. */
+/* The contents of an operation's text. */
 static const struct {
     const char *name;
     bool counts, reduces, roots;

@@ -21,8 +21,8 @@ static inline ddl__signature ddl__signature_of(const ddl__call *call, uint32_t s
 /* The signature of a group: the number of calls and a digest of them. */
 ddl__signature ddl__signature_of_group(const ddl_group *group);
 
-/* Make it the signature of the spans of one block of an operation on uneven blocks. Its
- * count is the block's, because two ranks need not know the other counts. */
+/* Change the signature of an operation on uneven blocks to the signature of the spans of one block.
+ * Its count is the block's count, because two ranks need not know the other counts. */
 void ddl__sign_block(ddl__signature *signature, int64_t count);
 
 /* The name of a kind, such as "all-reduce"; the kind of a name, 0 if there is none. */
@@ -32,7 +32,7 @@ ddl__kind ddl__kind_named(const char *name);
 /* "all-reduce(f32, 100, sum)" */
 void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature);
 
-/* Return true if the signatures allow that two ranks have called the same operation. Counts of
+/* Return true if ranks with these two signatures may have called the same operation. Counts of
  * uneven blocks may differ between ranks. */
 bool ddl__signatures_agree(const ddl__signature *one, const ddl__signature *other);
 

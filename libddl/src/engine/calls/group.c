@@ -39,7 +39,8 @@ static void drop_parts(ddl_group *group)
 {
     for (uint32_t i = 0; i < group->n_parts; i++) {
         ddl__bundle *bundle = group->parts[i].call.bundle;
-        if (!bundle || group->parts[i].call.hold) /* a device's bundle, which may have been freed */
+        /* a device owns the bundle, and may have freed it */
+        if (!bundle || group->parts[i].call.hold)
             continue;
         free(bundle->scratch);
         free(bundle);

@@ -14,7 +14,7 @@ struct ddl_order {
     atomic_uint references;
     int ranks;
     int most_parts;  /* most parts of any rank */
-    uint16_t digest; /* of the owners; never 0 */
+    uint16_t digest; /* digest of the owners; never 0 */
     int *parts;      /* number of parts, by rank */
     int owners[];
 };

@@ -59,7 +59,8 @@ typedef struct ddl__call {
     ddl__algorithm by;  /* the requested algorithm; 0: the library chooses */
     uint8_t wide;       /* size of an element of a part, in elements of the result */
     bool queued;
-    /* an operation of the library: not recorded, with the number of the previous one */
+    /* an internal operation of libddl: it is not recorded, and has the number of the previous
+     * operation */
     bool uncounted;
     uint32_t wait_ms; /* time that the submitter waits before it returns a work */
     void *user;
@@ -85,7 +86,7 @@ typedef struct ddl__transfer {
     size_t moved;             /* bytes sent or received in parts */
 } ddl__transfer;
 
-/* Whether the steps of a work run interleaved (interleave.c). */
+/* The decision whether the steps of a work run interleaved (interleave.c). */
 typedef enum ddl__interleaving {
     DDL__INTERLEAVE_NEVER,
     DDL__INTERLEAVE_UNDECIDED,   /* initial value */

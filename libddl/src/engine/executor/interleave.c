@@ -17,7 +17,7 @@
  * independent: it neither writes memory that an earlier step reads or writes, nor reads memory that
  * an earlier step writes. Each step does what it would do alone, element by element, so the results
  * are the same. Spans are published after the last turn. A step waits briefly for a missing span.
- * After a wait in vain, steps do not wait at all for some time.
+ * After a wait that failed, steps do not wait at all for some time.
  *
  * Nothing is timed here. One of LEARN waves therefore runs step by step, from which the choice of
  * stores is learned (stores.h). */
@@ -34,12 +34,13 @@ enum {
     CURSORS = 4,
     LEAST_WAVES = 8,
     SHORTEST = 16 * 1024,    /* bytes of one step */
-    LONG = 32 * 1024 * 1024, /* bytes of all steps from which interleaving pays */
+    LONG = 32 * 1024 * 1024, /* minimum bytes of all steps together for which interleaving pays */
     LONG_NEAR = 1024 * 1024, /* the same with rings in second-level caches */
     LEAST_WAVES_NONTEMPORAL = 3,
     LONG_NONTEMPORAL = 3 * 512 * 1024, /* the same with non-temporal stores: a 1 MiB all-reduce */
     SPIN_BUDGET = 2000,                /* polls for a missing span: some tens of microseconds */
-    CLAIM_BACKOFF_MAX = 256,           /* calls without a wait after waits in vain */
+    /* maximum number of calls that do not wait after a wait has failed */
+    CLAIM_BACKOFF_MAX = 256,
     TURN = 2 * DDL__LINES,
     TURN_NONTEMPORAL = DDL__LINES, /* in operations of LONG bytes */
     LINE = 64,
@@ -258,7 +259,7 @@ static bool cursor_await(ddl__runner *runner, ddl_work *work, bool first, step_c
             claim_backoff->length = claim_backoff->length < CLAIM_BACKOFF_MAX / 2
                                         ? 2 * claim_backoff->length + 1
                                         : CLAIM_BACKOFF_MAX;
-            claim_backoff->left = claim_backoff->length + 1; /* this call counts down one */
+            claim_backoff->left = claim_backoff->length + 1; /* this call counts it down, too */
             return false;
         }
         ddl__pause();

@@ -13,7 +13,8 @@ typedef struct ddl__meter {
     atomic_llong waited; /* part of `spent` in which nothing could be done */
 } ddl__meter;
 
-/* As ddl__run. Adds the time since the last call to the level of the work's current step. */
+/* Run the work like ddl__run, and add the time since the last call to the level of the work's
+ * current step. */
 ddl__progress ddl__meter_run(ddl__meter *meter, ddl__runner *runner, ddl_work *work);
 
 #endif

@@ -98,7 +98,7 @@ static inline size_t ddl__operand_bytes(const ddl_work *work, const ddl__step *s
     return bytes * (size_t)(first[1] - first[0]);
 }
 
-/* As ddl__gather, for a fold, in which every value is an operand. */
+/* Get the operands of a fold, in which every value is an operand. Otherwise like ddl__gather. */
 static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                                       int64_t length, int64_t k)
 {

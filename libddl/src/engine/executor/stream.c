@@ -186,7 +186,7 @@ ddl_work *ddl__stream_pop(ddl__stream *stream)
     return work;
 }
 
-/* Return true if every value but 0 is true, and results are 0 or 1. */
+/* Return true if the op treats every value except 0 as true, and its results are 0 or 1. */
 static bool normalizes(const ddl__call *call)
 {
     return call->op && (call->dtype == DDL_BOOL || call->op >= DDL_LOGICAL_AND);

@@ -93,7 +93,7 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work);
 /* Advance the current work. When it is finished, its result is in the caller's buffer. */
 ddl__progress ddl__stream_run(ddl__stream *stream);
 
-/* As ddl__plan_candidates, for a call. */
+/* Return the candidates for a call, as ddl__plan_candidates does for a request. */
 int ddl__stream_candidates(const ddl__stream *stream, const ddl__call *call,
                            ddl__candidate found[DDL__ALGORITHMS]);
 

@@ -25,7 +25,7 @@ void ddl__messages_destroy(ddl__messages *messages);
 /* Post a send or receive. Under the lock. */
 void ddl__messages_post(ddl__messages *messages, ddl_work *work);
 
-/* Do what is possible now. Return false if that is nothing. */
+/* Make all progress that is possible now. Return false if there was none. */
 bool ddl__messages_run(ddl__messages *messages);
 
 /* Set whether named operations are pending. Name messages may then arrive: on rank 0 from every

@@ -29,7 +29,7 @@ typedef enum ddl__matching {
 
 /* A copy of a record, for readers. */
 typedef struct ddl__record {
-    uint64_t number; /* of the operation, counted in the order of starts */
+    uint64_t number; /* number of the operation, counted in the order of starts */
     ddl__signature signature;
     int64_t submitted, started, ended; /* times of ddl__now; ended 0: running */
     ddl__matching matching;

@@ -81,14 +81,16 @@ typedef struct ddl__arena_ring {
 typedef struct ddl__arena_header {
     uint32_t magic, layout, readers, queue;
     uint64_t bytes, private_bytes; /* bytes of the first outlet, and of each private one */
-    atomic_uint fences;       /* 1: the owner's driver executes a heavy fence before it sleeps */
-    uint64_t bell, secret[2]; /* the owner's: see bell.h, and lending.h */
+    atomic_uint fences; /* 1: the owner's driver executes a heavy fence before it sleeps */
+    /* the number of the owner's bell (bell.h), and the secret for offers to it (lending.h) */
+    uint64_t bell, secret[2];
     alignas(DDL__ARENA_LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
     alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
 } ddl__arena_header;
 
-/* Special offsets: the span is in the entry; a ddl__loan in the entry gives its position; or it is
- * the result for the span that the reader had lent, whose position + 1 is in the entry. */
+/* Special values of `offset`. INLINE: the span is in the entry. LENT: a ddl__loan in the entry
+ * gives the span's position. RETURNED: the span is the result for a span that the reader had lent,
+ * and the entry has the position + 1 of that span. */
 static const uint32_t DDL__ARENA_INLINE = UINT32_MAX, DDL__ARENA_LENT = UINT32_MAX - 1,
                       DDL__ARENA_RETURNED = UINT32_MAX - 2;
 
@@ -107,7 +109,8 @@ typedef struct ddl__arena_reader {
 typedef struct ddl__arena_outlet {
     ddl__arena_header *shared;
     unsigned char *bytes;
-    /* of `bytes`; as n_readers, never read again from memory that a peer can write */
+    /* the size of `bytes`. Like n_readers, a copy, because a peer can change the value in shared
+     * memory */
     uint64_t size;
     unsigned n_readers;
 
@@ -131,11 +134,11 @@ struct ddl__shm_link;
 struct ddl__arena {
     atomic_uint references;
     int fd;
-    /* The owner's bell, its socket for offers of memory, and its first links, by reader; some are
-     * NULL. */
+    /* The owner's bell, and its socket for offers of memory. `links` has its first links, by
+     * reader; some are NULL. */
     int bell, offers;
     struct ddl__shm_link **links;
-    uint64_t bell_number, secret[2]; /* as in the header, which a peer can write */
+    uint64_t bell_number, secret[2]; /* copies of the header's values, which a peer can change */
     const ddl__fences *fences;       /* heavy fences that the owner's driver executes; or NULL */
     ddl__arena_outlet outlet;        /* the outlet for all readers */
     size_t mapped;

@@ -155,7 +155,8 @@ int ddl__lending_listen(uint64_t bell)
     return -1;
 }
 
-/* Take the received descriptors. The alignment of the room may let more than one in. */
+/* Store the received descriptors. Because of its alignment, the buffer may have room for more than
+ * one. */
 static void take_files(struct msghdr *message, int *file, bool *several)
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {

@@ -40,7 +40,7 @@ typedef struct ddl__loan {
 
 /* The message of an offer. */
 typedef struct ddl__offer {
-    uint64_t secret[2]; /* of the reader's arena */
+    uint64_t secret[2]; /* secret of the reader's arena */
     uint32_t from;      /* the owner's number as a reader of that arena */
     uint32_t number, serial;
     uint32_t unused;
@@ -77,8 +77,8 @@ bool ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned fr
  * if the peer's entry is invalid. */
 const void *ddl__lending_find(ddl__lending *lending, ddl__loan loan, uint64_t span, size_t bytes);
 
-/* As ddl__lending_find, to store the result there. Also returns NULL if the owner does not want the
- * result, or if it is not writable. */
+/* Find the memory like ddl__lending_find, to store the result in it. Also returns NULL if the owner
+ * does not want the result, or if the memory is not writable. */
 void *ddl__lending_borrow(ddl__lending *lending, ddl__loan loan, uint64_t span, size_t bytes);
 
 /* Note that the owner wants the result of this span in place. Return false if out of memory. */

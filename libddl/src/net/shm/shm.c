@@ -25,7 +25,7 @@ _Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT, "not among 
 
 /* ------------------------------------------------------------------------------------ the link */
 
-/* A stamp that no later one follows. */
+/* A position that no stamp reaches, so that no more spans are found. */
 static const uint64_t NOTHING_MORE = UINT64_MAX / 2;
 
 typedef ddl__shm_link shm_link;
@@ -403,9 +403,9 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
                : peek_long(s, e, ahead, into, bytes);
 }
 
-/* After a lent span was read: return true if the peer has closed the link. Its caller may have
- * written there since, unless its process has exited. The atomic addition of 0 keeps the reads
- * before the check. */
+/* Return true if the peer has closed the link by the time that this rank has read a lent span. The
+ * peer's program may then have changed the span, unless its process has exited. The atomic addition
+ * of 0 keeps the reads before the check. */
 static bool lent_has_ended(shm_link *s)
 {
     if (!s->lending.borrowed || next_entry(s, 0)->offset != DDL__ARENA_LENT)

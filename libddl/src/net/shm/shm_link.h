@@ -43,7 +43,8 @@ struct ddl__shm_buffers {
 
 typedef struct ddl__shm_link {
     ddl__link link;
-    /* reader `to` of this rank's arena, reader `from` of the peer's */
+    /* The peer is reader `to` of this rank's arena; this rank is reader `from` of the peer's
+     * arena. */
     ddl__arena_outlet *own, *peer;
     unsigned to, from;
     uint64_t position; /* spans that this rank has released */
@@ -57,9 +58,9 @@ typedef struct ddl__shm_link {
     struct ddl__shm_link *first;
 
     /* For a first link. The second link follows it in memory. */
-    ddl__shm_buffers *buffers; /* of both links */
+    ddl__shm_buffers *buffers; /* buffers of both links */
     ddl__arena *own_arena, *peer_arena;
-    ddl__shm_arrival *arrival; /* NULL: created open */
+    ddl__shm_arrival *arrival; /* NULL if the link was created open */
     atomic_bool closed;
     ddl__lending lending;
 } ddl__shm_link;

@@ -28,8 +28,9 @@ enum {
     DDL__STORES_LONG = 128 * 1024,
     DDL__STORES_TIMED = 8, /* one of this many shorter spans is timed */
     DDL__STORES_SELDOM = 32,
-    DDL__STORES_TRY = 31,  /* timed spans between tries of a kind that is as fast */
-    DDL__STORES_RARELY = 8 /* at most this many times as many for a slower kind */
+    /* timed spans between two trials of the other kind, if both are equally fast */
+    DDL__STORES_TRY = 31,
+    DDL__STORES_RARELY = 8 /* a slower kind is tried up to this many times more rarely */
 };
 
 /* The measurements for spans of one class. */
@@ -85,7 +86,8 @@ static inline bool ddl__stores_choose(ddl__stores *stores)
     float used = stores->rate[better], other = stores->rate[!better];
     float slower = used > other && other > 0 ? used / other : 1;
     slower =
-        slower < DDL__STORES_RARELY ? slower : DDL__STORES_RARELY; /* some samples were preempted */
+        /* a limit, because preemption makes some samples too slow */
+        slower < DDL__STORES_RARELY ? slower : DDL__STORES_RARELY;
     if (!unknown && (float)++stores->spans < (float)DDL__STORES_TRY * slower)
         return better;
     stores->spans = 0;

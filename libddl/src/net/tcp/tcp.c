@@ -276,8 +276,9 @@ void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size)
     }
 }
 
-/* Watch a socket as a driver watches a link. The events of the descriptor that joins several
- * sockets are not read: it represents them in the driver's epoll. */
+/* Add a socket to the epoll set of a link with several sockets, for the events for which a driver
+ * watches a link. The set only represents the sockets in the driver's epoll: its own events are not
+ * read. */
 static bool epoll_watch(int epoll, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};

@@ -50,7 +50,7 @@ typedef enum ddl__tcp_type {
 typedef struct ddl__tcp_header {
     uint32_t type;
     uint32_t bytes;           /* bytes of payload */
-    ddl__signature signature; /* of a chunk: the number of the long span and the offset in it */
+    ddl__signature signature; /* or a chunk's number of the long span and offset in it */
 } ddl__tcp_header;
 _Static_assert(sizeof(ddl__tcp_header) == 24, "the wire format");
 
@@ -143,7 +143,7 @@ typedef struct ddl__tcp_link {
     unsigned first_long, n_long;
     uint64_t long_sent; /* number of long spans so far */
 
-    ddl__tcp_header head; /* of the frame that is being received */
+    ddl__tcp_header head; /* header of the frame that is being received */
     size_t got;           /* received bytes of that frame */
     bool event;           /* an event was received since the last EAGAIN */
     void *buffer;

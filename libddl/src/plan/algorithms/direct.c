@@ -77,7 +77,7 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
     ddl__builder_add_sum(builder, reduce, 0, NULL, ddl__all_ranks(request), targets);
 }
 
-/* In place, a share that was sent is overwritten only by a result that was made from it. */
+/* In place, a sent share may be overwritten only by the result that was computed from it. */
 static int64_t build_allreduce(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
@@ -95,7 +95,7 @@ static int64_t build_reduce_scatter(ddl__builder *builder)
     return (int64_t)DDL__WAVES * (request->size - 1);
 }
 
-/* As an all-reduce, but only the root receives the results, and only its buffer is written. */
+/* Like an all-reduce, but only the root receives the results, and only its buffer is written. */
 static int64_t build_reduce_to_root(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;

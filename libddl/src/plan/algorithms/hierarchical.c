@@ -96,7 +96,8 @@ static void number_children(const context *b, int level, int *number)
     }
 }
 
-/* What is sent from the recv buffer is overwritten only by a result that was made from it. */
+/* Data that is sent from the recv buffer is overwritten only by a result that was computed from
+ * it. */
 static void reduce_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;

@@ -33,9 +33,9 @@ typedef struct alltoall {
     uint32_t step;                              /* waves from round to round */
 } alltoall;
 
-/* Return the spans that one rank may have in flight: to be collected in all rounds that collect at
- * once, to be distributed, on a wire, and within its host. In memory, twice as many as two waves
- * need. */
+/* Return the number of spans that one rank may have in flight: for all rounds that collect at the
+ * same time, for distributing, on a wire, and within its host. In shared memory, the number is
+ * twice what two waves need. */
 static int64_t spans_of(const alltoall *x)
 {
     uint32_t at_once =

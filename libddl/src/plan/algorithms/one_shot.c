@@ -23,7 +23,8 @@ static void cost(ddl__cost *c)
 {
     bool to_root = c->request->kind == DDL__REDUCE_TO_ROOT;
     ddl__cost_add_direct(c, c->n, to_root);
-    ddl__cost_add_passes(c, c->n + (to_root ? 1 : c->p) * c->n); /* a copy; the reduction */
+    /* the passes of a copy, and of the reduction */
+    ddl__cost_add_passes(c, c->n + (to_root ? 1 : c->p) * c->n);
 }
 
 static int64_t build(ddl__builder *builder)
