@@ -51,7 +51,11 @@ def members():
     last = SET.split(OWN if COUNT > 1 else None)
     assert last is None if COUNT == 1 else last.size == 1
     assert ddl.split(None if RANK else 3) is None or RANK == 0
-    refused(errors.InvalidArgument, "comm: is a int, not of", lambda: ddl.allreduce(1.0, comm=3))
+    refused(
+        errors.InvalidArgument,
+        "comm: is a int; must be a communicator",
+        lambda: ddl.allreduce(1.0, comm=3),
+    )
 
 
 def values(way):
