@@ -155,7 +155,8 @@ def test_quick_stages_are_there_and_run_at_the_same_time(
 
 
 INTERRUPTED = """
-import pathlib, sys, run_all
+import pathlib, signal, sys, run_all
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background
 run_all.LOGS = pathlib.Path(sys.argv[1])
 waits = ["sh", "-c", "sleep 300 & echo $! >$0.new; mv $0.new $0; wait"]
 everything = {name: run_all.Stage("waits", [[*waits, sys.argv[1] + "/" + name]]) for name in "abc"}

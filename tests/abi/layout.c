@@ -83,6 +83,8 @@ FIELD(ddl_endpoint_config, encrypt, 40, 4);
 FIELD(ddl_endpoint_config, reserved, 44, 4);
 SIZE(ddl_endpoint_config, 48);
 
+VALUE(DDL_INVARIANT_NONE, -1);
+VALUE(DDL_INVARIANT_SIZE, -2);
 FIELD(ddl_comm_config, struct_size, 0, 4);
 FIELD(ddl_comm_config, links, 4, 4);
 FIELD(ddl_comm_config, tag, 8, 8);

@@ -518,8 +518,8 @@ part = dist.new_group([0, 1], backend="ddl")
 backends = [group._get_backend(torch.device("cpu")) for group in (dist.group.WORLD, part)]
 done = dist.all_reduce(torch.ones(3), group=part, async_op=True)
 done.wait()
-pending = [dist.all_reduce(torch.ones(3_000_000), group=group, async_op=True)
-           for group in (dist.group.WORLD, part)]
+groups = dist.group.WORLD, part
+pending = [dist.irecv(torch.empty(1), 1 - rank, group=group) for group in groups]
 futures = [pending[0].get_future()]  # a thread waits for it
 if os.fork() == 0:
     signal.alarm(30)
@@ -539,7 +539,8 @@ if os.fork() == 0:
     print("child", flush=True)
     sys.exit(0)
 assert os.wait()[1] == 0
-for work in pending:
+for group, work in zip(groups, pending):
+    dist.send(torch.ones(1), 1 - rank, group=group)
     work.wait()
 futures[0].wait()
 dist.destroy_process_group()

@@ -191,7 +191,7 @@ def test_what_is_no_data_set() -> None:
     assert count_samples([1, 2]) == 2
     assert count_samples(np.zeros((3, 4))) == 3
     assert count_samples(Counting()) is None
-    with pytest.raises(TypeError, match=r"data is a .*DataLoader, which decides .* data\.dataset"):
+    with pytest.raises(TypeError, match=r"data is a .*DataLoader, which chooses .* data\.dataset"):
         count_samples(torch.utils.data.DataLoader([1, 2]))
     with pytest.raises(TypeError, match="data is a builtins.int; a data set has __len__"):
         count_samples(3)

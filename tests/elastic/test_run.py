@@ -117,7 +117,7 @@ def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
     (died,) = (e for e in report["events"] if e["kind"] == "died")
     assert died["member"] == 1
     assert "hung: the other workers expelled it" in died["cause"]
-    assert "(hung: the others" in done.err
+    assert "(hung: the other workers" in done.err
 
 
 @pytest.mark.slow

@@ -551,15 +551,16 @@ DDL_API ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const
                                          void *recv, int64_t count, ddl_dtype dtype, ddl_op op,
                                          const ddl_options *options, ddl_work **work);
 
-/* As ddl_allreduce_ordered, but recv[i] = the tree's sum of element rank * count + i, for i <
- * count: each part holds size * count elements, recv count. */
+/* recv[i] = the tree's sum of element rank * count + i, for i < count: each part holds size * count
+ * elements, recv count. Otherwise as ddl_allreduce_ordered. */
 DDL_API ddl_status ddl_reduce_scatter_ordered(ddl_comm *comm, ddl_order *order,
                                               const void *const *parts, void *recv, int64_t count,
                                               ddl_dtype dtype, ddl_op op,
                                               const ddl_options *options, ddl_work **work);
 
-/* As ddl_reduce_scatter_ordered, with counts[r] elements for rank r: each part holds the sum of all
- * counts, recv counts[rank]. counts must be equal on all members. */
+/* recv[i] = the tree's sum of element i of this rank's block, for i < counts[rank]: rank r's block
+ * has counts[r] elements, and each part holds the blocks of all ranks, one after the other. counts
+ * must be equal on all members. Otherwise as ddl_allreduce_ordered. */
 DDL_API ddl_status ddl_reduce_scatterv_ordered(ddl_comm *comm, ddl_order *order,
                                                const void *const *parts, void *recv,
                                                const int64_t *counts, ddl_dtype dtype, ddl_op op,

@@ -132,7 +132,7 @@ static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
     ddl_status status = ddl__check_elements(comm, call);
     if (status == DDL_OK && reduces(call))
         status = check_reduction(call->dtype, call->op);
-    if (status == DDL_OK && reduces(call))
+    if (status == DDL_OK && comm->config.invariant > 0 && reduces(call))
         status = ddl__check_invariant(comm, call);
     if (status == DDL_OK && (call->root < 0 || call->root >= comm->size))
         return ddl__fail(DDL_EINVAL, "root is %d, size is %d", call->root, comm->size);

@@ -89,7 +89,7 @@ const char *ddl__invariant_text(int32_t invariant, char text[DDL__INVARIANT_TEXT
 /* Check the setting, and make the engine add in its order. */
 ddl_status ddl__comm_set_order(ddl_comm *comm);
 
-/* Check that the comm's setting allows a reduction of one operand for each rank. */
+/* Check that a setting of ranks allows a reduction of one operand for each rank. */
 ddl_status ddl__check_invariant(const ddl_comm *comm, const ddl__call *call);
 
 /* Return the limit of the creation in milliseconds, with the default instead of 0. */

@@ -43,7 +43,7 @@ ddl_status ddl__check_invariant(const ddl_comm *comm, const ddl__call *call)
     ddl__class class = ddl__dtype_class(call->dtype);
     bool depends = class == DDL__COMPLEX ||
                    (class == DDL__FLOAT && call->op != DDL_MIN && call->op != DDL_MAX);
-    if (workers <= 0 || workers == comm->size || !depends)
+    if (workers == comm->size || !depends)
         return DDL_OK;
     const char *kind = ddl__kind_name(call->kind);
     if (workers < comm->size)

@@ -142,7 +142,7 @@ typedef struct ddl__request {
     bool in_place;   /* send and recv are one buffer */
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any nonzero value becomes 1 */
-    bool rounds;     /* each pass over the operands rounds to the dtype, not each addition */
+    bool rounds;     /* with an order: each pass over the operands rounds, not each addition */
     uint8_t wide; /* with an order: the length of an element of a part, in elements of the result */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
     ddl__algorithm by; /* the requested algorithm; one is chosen if this is none or does not fit */

@@ -228,20 +228,23 @@ static const ddl__order *order_for(const ddl__stream *stream, const ddl__call *c
 {
     if (call->order)
         return &call->order->by_rank;
+    if (!stream->order)
+        return NULL;
     ddl__class class = ddl__dtype_class(call->dtype);
     bool rounds = class == DDL__FLOAT || class == DDL__COMPLEX;
-    bool in_order = stream->order && call->op && rounds && !call->only_agrees && !call->among;
+    bool in_order = call->op && rounds && !call->only_agrees && !call->among;
     return in_order ? &stream->order->by_rank : NULL;
 }
 
 static ddl__request stream_request(const ddl__stream *stream, const ddl__call *call)
 {
+    const ddl__order *order = order_for(stream, call);
     return (ddl__request){.kind = planned_kind(call),
                           .rank = stream->runner.rank,
                           .size = stream->runner.size,
                           .root = call->root,
                           .count = call->count,
-                          .order = order_for(stream, call),
+                          .order = order,
                           .wide = call->wide ? call->wide : 1,
                           .among = call->among,
                           .sent = call->blocks,
@@ -250,7 +253,7 @@ static ddl__request stream_request(const ddl__stream *stream, const ddl__call *c
                           .in_place = call->send == call->recv,
                           .all_shared = stream->all_shared,
                           .normalizes = normalizes(call),
-                          .rounds = ddl__dtype_rounds(call->dtype),
+                          .rounds = order && ddl__dtype_rounds(call->dtype),
                           .topology = stream->topology,
                           .by = algorithm_asked(stream, call),
                           .segment_bytes = stream->segment_bytes,

@@ -73,7 +73,7 @@ static ddl__entry *make_entry(int size, int rank, const char *name, size_t lengt
                               const ddl__signature *signature)
 {
     ddl__entry *entry = calloc(1, sizeof *entry + (size_t)size * sizeof *entry->by);
-    char *copy = strndup(name, length);
+    char *copy = malloc(length + 1); /* the name has no terminator */
     if (!entry || !copy) {
         free(entry);
         free(copy);
@@ -82,6 +82,8 @@ static ddl__entry *make_entry(int size, int rank, const char *name, size_t lengt
     entry->first = rank;
     entry->signature = *signature;
     entry->name = copy;
+    memcpy(copy, name, length);
+    copy[length] = '\0';
     return entry;
 }
 
