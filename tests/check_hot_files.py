@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     float *data = calloc((size_t)count, sizeof *data);
     if (!status)
         status = ddl_rendezvous(endpoint, NULL, -1, 0, NULL, &comm);
-    int last = count > 1 << 20 ? 19 : 1999; /* the creation's last background work ends before it */
+    int last = count > 1 << 20 ? 19 : 19999; /* after the creation's last background work */
     for (int i = 0; data && !status && i <= last; i++) {
         if (i == last)
             __gcov_reset();
