@@ -182,7 +182,11 @@ class _Reducer:
         self._store.set(self._key(self._changes, self._group.rank()), json.dumps(_frozen(now)))
         own = torch.tensor([each == 0 for each in now], dtype=torch.uint8)
         every = own.new_empty(self._group.size(), len(own))
-        work = dist.all_gather(list(every), own, group=self._group, async_op=True)
+        try:
+            work = dist.all_gather(list(every), own, group=self._group, async_op=True)
+        except dist.DistBackendError:  # the other ranks have begun the step without a change
+            self._explain(self._changes)
+            raise
         self._agreement = Work(work, every)
         self._make_buckets()
 
@@ -207,10 +211,9 @@ class _Reducer:
         check_alike(self._optimizer(), dict(enumerate(frozen)))
         self._agreed_frozen, self._agreement = _frozen(self._trained), None
 
-    def _explain(self) -> None:
+    def _explain(self, change: int) -> None:
         """Raise InvalidState if an operation has failed because only some ranks have frozen or
-        unfrozen parameters."""
-        change = self._changes + (self._agreement is None)  # the number of the failed change
+        unfrozen parameters. `change` is the number of the failed change."""
         frozen = dict.fromkeys(range(self._group.size()), self._agreed_frozen)
         with suppress(RuntimeError):  # the process that serves the store has exited
             for rank in frozen:
@@ -223,7 +226,7 @@ class _Reducer:
         try:
             self._synchronize()
         except dist.DistBackendError:
-            self._explain()
+            self._explain(self._changes + (self._agreement is None))
             raise
 
     def _synchronize(self) -> None:
@@ -277,7 +280,7 @@ class _Reducer:
                     break
                 self._start(self._buckets[self._started])
         except dist.DistBackendError:
-            self._explain()
+            self._explain(self._changes + (self._agreement is None))
             raise
 
     def _may_start(self) -> bool:

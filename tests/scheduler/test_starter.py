@@ -50,8 +50,9 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
             os._exit(7)
 
     def run(order: RunSpec, _listener: socket.socket) -> None:
-        (tmp_path / "new").write_text(str(order_sockets()))
-        (tmp_path / "new").rename(tmp_path / f"ran {order.job}")
+        new = tmp_path / f"new {order.job}"
+        new.write_text(str(order_sockets()))
+        new.rename(tmp_path / f"ran {order.job}")
 
     monkeypatch.setattr(program, "named", lambda text: [text])
     monkeypatch.setattr(program, "preload", preload)
