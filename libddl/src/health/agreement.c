@@ -77,6 +77,9 @@ static ddl_status describe_failure(const ddl__health *h)
     case DDL__FAILURE_NO_MAJORITY:
         return ddl__fail(DDL_EMINORITY,
                          "%s cannot go on: most ranks that may be alive are out of reach", self);
+    case DDL__FAILURE_CUT_OFF:
+        return ddl__fail(DDL_EMINORITY,
+                         "%s cannot go on: it has lost ranks that the other survivors reach", self);
     case DDL__FAILURE_LATE:
         return ddl__fail(DDL_ETIMEDOUT, "%s is alive but did not shrink the comm in time",
                          rank >= 0 ? h->names[rank] : "a member");

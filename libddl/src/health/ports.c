@@ -263,6 +263,9 @@ static void describe(const ddl__health *h, int rank, const ddl__cause *cause, ch
         snprintf(text, DDL__CAUSE, "expelled by %s: %s", h->names[cause->by], cause->text);
         break;
     case DDL__CAUSE_LEFT_OUT: snprintf(text, DDL__CAUSE, LEFT_OUT); break;
+    case DDL__CAUSE_RESIGNED:
+        snprintf(text, DDL__CAUSE, "it led the survivors and cannot go on");
+        break;
     case DDL__CAUSE_LOST_BY_TWO:
         snprintf(text, DDL__CAUSE, "%s and %s have lost it", h->names[cause->by],
                  h->names[cause->other]);

@@ -6,9 +6,10 @@
  * decides once all ranks that it believes alive follow it: its VERDICT is the list of survivors. If
  * one rank accuses another, and the leader has not found the accused rank dead within
  * DDL__EVIDENCE_LIMIT, the leader leaves out the rank with the most such disputes. If a single rank
- * is cut off from the others, this is the rank that is left out, and not the others. A rank that
- * follows another leader is left out, too. Two leaders cannot both be followed by all ranks that
- * they believe alive.
+ * is cut off from the others, this is the rank that is left out, and not the others. If it is the
+ * leader itself, it resigns by an empty VERDICT, and its followers agree under the next leader. So
+ * does a leader without a majority. A rank that follows another leader is left out, too. Two
+ * leaders cannot both be followed by all ranks that they believe alive.
  *
  * Then the ranks of the list create their comm. If one dies meanwhile, the creation has failed
  * (ddl__agreement_lost), and another attempt follows. Attempts are numbered, and a rank that
@@ -52,6 +53,14 @@ static void broadcast_verdict(ddl__membership *m)
                                                 .set = ddl__verdict(m, m->rank)});
 }
 
+static bool is_empty(const ddl__membership *m, const unsigned char *set)
+{
+    for (size_t i = 0; i < m->set_bytes; i++)
+        if (set[i])
+            return false;
+    return true;
+}
+
 void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg *message,
                             int64_t now)
 {
@@ -61,6 +70,10 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
         m->disputed_until = 0; /* wait again: more evidence may be on its way */
         peer->joined = message->attempt;
         peer->leader = message->leader;
+    } else if (message->kind == DDL__VERDICT && is_empty(m, message->set)) {
+        ddl__member_mark_dead(m, from, DDL__SILENT, &(ddl__cause){.kind = DDL__CAUSE_RESIGNED},
+                              now);
+        ddl__gossip_lost(m, from);
     } else if (message->kind == DDL__VERDICT) {
         memcpy(ddl__verdict(m, from), message->set, m->set_bytes);
         peer->decided = message->attempt;
@@ -119,6 +132,13 @@ static void find_dead(const ddl__membership *m, unsigned char *dead)
             ddl__set_add(dead, rank);
 }
 
+/* True if a rank that this leader has lost may be alive, and continue. */
+static bool can_continue(const ddl__membership *m, int rank)
+{
+    const ddl__peer *peer = &m->peers[rank];
+    return (peer->state == DDL__DISCONNECTED || peer->state == DDL__SILENT) && !peer->by_report;
+}
+
 /* A rank that the leader still waits for; -1 if there is none. */
 static int not_joined(const ddl__membership *m)
 {
@@ -131,12 +151,14 @@ static int not_joined(const ddl__membership *m)
     return -1;
 }
 
-/* True if one of the two accuses the other. The leader takes part in no dispute: it believes alive
- * all ranks that follow it, and they all believe it alive. */
+static bool accuses(const ddl__membership *m, int one, int other)
+{
+    return ddl__is_alive(m, one) && ddl__set_has(ddl__accused(m, one), other);
+}
+
 static bool are_in_dispute(const ddl__membership *m, int one, int other)
 {
-    return one != m->rank && other != m->rank && one != other &&
-           (ddl__set_has(ddl__accused(m, one), other) || ddl__set_has(ddl__accused(m, other), one));
+    return accuses(m, one, other) || accuses(m, other, one);
 }
 
 /* Find the rank with the most disputes, and the highest of several; -1 if there are no disputes. */
@@ -151,14 +173,9 @@ static int find_most_disputed(const ddl__membership *m)
     return found;
 }
 
-/* Make the leader's verdict, once all have joined. Of the ranks that follow this leader, leave out
- * the one with the most disputes, until there are no disputes. */
-static void decide(ddl__membership *m, unsigned char *live)
+/* Leave out of a set the rank with the most disputes, until there are no disputes. */
+static void settle(ddl__membership *m, unsigned char *live)
 {
-    memset(live, 0, m->set_bytes);
-    for (int rank = 0; rank < m->size; rank++)
-        if (ddl__is_alive(m, rank) && (rank == m->rank || m->peers[rank].leader == m->rank))
-            ddl__set_add(live, rank);
     for (int rank = 0; rank < m->size; rank++)
         for (int other = 0; other < rank && ddl__set_has(live, rank); other++)
             if (ddl__set_has(live, other) && are_in_dispute(m, rank, other)) {
@@ -172,6 +189,39 @@ static void decide(ddl__membership *m, unsigned char *live)
             if (ddl__set_has(live, rank) && are_in_dispute(m, rank, worst))
                 m->peers[rank].disputes--;
     }
+}
+
+/* Make the leader's verdict, once all have joined. */
+static void decide(ddl__membership *m, unsigned char *live)
+{
+    memset(live, 0, m->set_bytes);
+    for (int rank = 0; rank < m->size; rank++)
+        if (ddl__is_alive(m, rank) && (rank == m->rank || m->peers[rank].leader == m->rank))
+            ddl__set_add(live, rank);
+    settle(m, live);
+}
+
+/* True if a rank that follows this leader has not lost this rank, which this leader has lost. */
+static bool is_unseen(const ddl__membership *m, int lost)
+{
+    for (int rank = 0; rank < m->size; rank++)
+        if (rank != m->rank && ddl__is_alive(m, rank) && !accuses(m, rank, lost) &&
+            (!m->n_late || ddl__are_neighbours(rank, lost, m->size)))
+            return true;
+    return false;
+}
+
+/* True if the other ranks can continue without this leader, and fewer ranks are left out then: it
+ * is in the most disputes, with ranks that it has lost and its followers have not. */
+static bool is_most_disputed(ddl__membership *m, int64_t now)
+{
+    unsigned char *live = ddl__scratch_set(m);
+    memset(live, 0, m->set_bytes);
+    for (int rank = 0; rank < m->size; rank++)
+        if (ddl__is_alive(m, rank) || (can_continue(m, rank) && is_unseen(m, rank)))
+            ddl__set_add(live, rank);
+    settle(m, live);
+    return !ddl__set_has(live, m->rank) && is_majority(m, live, now);
 }
 
 /* Send EXPEL to the ranks that are left out. In a sparse comm, send it also to the ranks that were
@@ -246,6 +296,15 @@ static ddl__agreement_step begin_creation(ddl__membership *m)
     return DDL__STEP_CREATE;
 }
 
+/* End this leader's agreement. An empty verdict tells its followers to continue without it. */
+static ddl__agreement_step resign(ddl__membership *m, ddl__agreement_failure why)
+{
+    memset(ddl__verdict(m, m->rank), 0, m->set_bytes);
+    broadcast_verdict(m);
+    m->left_out = true;
+    return fail(m, why, -1);
+}
+
 /* True if a rank accuses another one, and this leader believes both alive. */
 static bool is_disputed(const ddl__membership *m)
 {
@@ -256,17 +315,16 @@ static bool is_disputed(const ddl__membership *m)
     return false;
 }
 
-/* True if a rank that follows this leader has not lost a rank that this leader has lost. If this
- * leader has created the last comm, the lost rank may have committed that. Its message may be on
- * its way to the other rank, which would continue in that comm. */
+/* True if a rank that follows this leader has not lost a rank that this leader has lost. The lost
+ * rank may be alive, and this leader cut off from it. If this leader has created the last comm, the
+ * lost rank may also have committed that. Its message may be on its way to the other rank, which
+ * would continue in that comm. */
 static bool is_loss_unseen(const ddl__membership *m)
 {
-    for (int lost = 0; m->created_attempt && lost < m->size; lost++)
-        for (int rank = 0; ddl__member_is_dead(m, lost) && rank < m->size; rank++)
-            if (rank != m->rank && ddl__is_alive(m, rank) &&
-                !ddl__set_has(ddl__accused(m, rank), lost) &&
-                (!m->n_late || ddl__are_neighbours(rank, lost, m->size)))
-                return true;
+    for (int lost = 0; lost < m->size; lost++)
+        if ((m->created_attempt ? ddl__member_is_dead(m, lost) : can_continue(m, lost)) &&
+            is_unseen(m, lost))
+            return true;
     return false;
 }
 
@@ -295,16 +353,14 @@ static ddl__agreement_step gather(ddl__membership *m, int64_t now)
         return fail(m, DDL__FAILURE_LEFT_OUT, -1);
     if (leader == m->rank && not_joined(m) < 0 && !awaits_news(m, now)) {
         bool waited = now >= m->evidence_until || now >= m->deadline;
+        bool resigns = is_most_disputed(m, now);
         decide(m, live);
-        if (is_majority(m, live, now)) {
+        if (!resigns && is_majority(m, live, now)) {
             broadcast_verdict(m);
             return begin_creation(m);
         }
-        if (waited) {
-            memset(live, 0, m->set_bytes); /* an empty list, so that no rank waits for a verdict */
-            broadcast_verdict(m);
-            return fail(m, DDL__FAILURE_NO_MAJORITY, -1);
-        }
+        if (resigns || waited)
+            return resign(m, resigns ? DDL__FAILURE_CUT_OFF : DDL__FAILURE_NO_MAJORITY);
     }
     if (leader != m->rank && leading->decided == m->gathering) {
         memcpy(live, ddl__verdict(m, leader), m->set_bytes);

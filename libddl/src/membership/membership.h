@@ -55,6 +55,7 @@ typedef enum ddl__cause_kind {
     DDL__CAUSE_CONTINUES,        /* it continues without this rank */
     DDL__CAUSE_EXPELLED,         /* by; text: the reason */
     DDL__CAUSE_LEFT_OUT,         /* the survivors left it out when they shrank the comm */
+    DDL__CAUSE_RESIGNED,         /* it led the agreement, and cannot continue */
     DDL__CAUSE_LOST_BY_TWO,      /* by, other */
     DDL__CAUSE_NOT_CONNECTED,    /* it has not connected to this rank, which leads the agreement */
     DDL__CAUSE_NOT_REACHED,      /* text: the result of dialing it */
@@ -319,6 +320,7 @@ typedef enum ddl__agreement_failure {
     DDL__FAILURE_EXPELLED,
     DDL__FAILURE_LEFT_OUT,
     DDL__FAILURE_NO_MAJORITY,
+    DDL__FAILURE_CUT_OFF, /* it has lost ranks that the others reach, and is left out for it */
     DDL__FAILURE_LATE,    /* *rank has not shrunk the comm in time; -1: unknown member */
     DDL__FAILURE_CREATION /* this rank could not create the comm */
 } ddl__agreement_failure;

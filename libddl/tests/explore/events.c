@@ -26,6 +26,29 @@ bool is_busy(const model *m, const world *w)
     return false;
 }
 
+uint64_t find_silent(const model *m, const world *w, int a)
+{
+    const node *n = &w->nodes[a];
+    uint64_t found = 0, left = (w->stopped | n->cut) & ~receivable(m, w, a) & ~bit(a);
+    for (; left; left &= left - 1) {
+        const ddl__peer *peer = &machine(m, w, a)->peers[__builtin_ctzll(left)];
+        if (peer->connected && peer->state == DDL__ALIVE)
+            found |= left & -left;
+    }
+    return found;
+}
+
+bool is_silence_unreported(const model *m, const world *w)
+{
+    for (int i = 0; i < m->n; i++) {
+        const node *n = &w->nodes[i];
+        if (!n->stopped && (n->phase == SHRINKING || n->phase == CREATING) &&
+            (n->dirty || find_silent(m, w, i)))
+            return true;
+    }
+    return false;
+}
+
 /* True if member b is at the creation of a, or has finished it, and the two can connect. */
 static bool is_there(const world *w, int a, int b)
 {
@@ -124,12 +147,7 @@ static void find(const model *m, const world *w, int a, able *x)
     if (runs(n)) {
         unsigned single = x->single;
         x->deliver = receivable(m, w, a);
-        for (uint64_t left = (w->stopped | n->cut) & ~x->deliver & ~bit(a); left;
-             left &= left - 1) {
-            const ddl__peer *peer = &self->peers[__builtin_ctzll(left)];
-            if (peer->connected && peer->state == DDL__ALIVE)
-                x->silence |= left & -left;
-        }
+        x->silence = find_silent(m, w, a);
         x->witness = m->launcher ? w->dead & ~n->witnessed : 0;
         single |= (unsigned)(n->watches && !n->ended) << GRACE;
         switch ((phase)n->phase) {

@@ -67,6 +67,9 @@ const char *check_verdict(const model *m, const ddl__membership *self, uint64_t 
                           uint64_t list)
 {
     uint64_t left_out = followers & ~list, disputed = 0, in_all = followers;
+    for (uint64_t ones = list & followers; ones; ones &= ones - 1)
+        if (find_accused(m, self, __builtin_ctzll(ones)) & list)
+            return "S5: a leader keeps two members in dispute";
     if (!left_out)
         return NULL;
     for (uint64_t ones = followers; ones; ones &= ones - 1) {
@@ -81,12 +84,28 @@ const char *check_verdict(const model *m, const ddl__membership *self, uint64_t 
     return NULL;
 }
 
+/* The fewest members of a host that all cuts have in common; all members if there is none. */
+static int count_cut_off(const model *m, const world *w)
+{
+    int fewest = m->n;
+    for (int host = 0; host < m->n; host++) {
+        int members = 0;
+        for (int i = 0; i < m->n; i++)
+            members += m->host[i] == host;
+        if (w->shared >> host & 1 && members && members < fewest)
+            fewest = members;
+    }
+    return fewest;
+}
+
 /* Check the end of a schedule. L1: no member waits. L2: a failure has reached all. L3: if only
- * processes ended, all survivors continue in one comm, if they are most of the members. */
+ * processes ended, all survivors continue in one comm, if they are most of the members. L4: if only
+ * the network of one host was cut, all members continue in one comm, except as many as this host
+ * has. */
 const char *world_check_end(const model *m, const world *w)
 {
-    bool disturbed = w->was_cut || w->was_expelled || w->was_stopped || w->was_late ||
-                     w->was_left || w->was_hasty;
+    bool disturbed =
+        w->was_expelled || w->was_stopped || w->was_late || w->was_left || w->was_hasty;
     int alive = 0, open = 0, ended = 0, returned = 0;
     for (int i = 0; i < m->n; i++) {
         const node *n = &w->nodes[i];
@@ -99,7 +118,10 @@ const char *world_check_end(const model *m, const world *w)
     }
     if (!w->was_cut && !w->was_left && ended && ended < alive && open == alive)
         return "L2: a failure has not reached all members";
-    if (!disturbed && ended && returned < alive && 2 * alive > m->n)
+    if (!disturbed && !w->was_cut && ended && returned < alive && 2 * alive > m->n)
         return "L3: a survivor of a crash does not continue";
+    if (!disturbed && w->was_cut && !w->dead && ended && !ddl__is_sparse(m->n) &&
+        returned < m->n - count_cut_off(m, w))
+        return "L4: more members are left out than the host has that was cut off";
     return NULL;
 }

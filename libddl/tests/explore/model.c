@@ -187,7 +187,7 @@ void world_init(const model *m, world *w)
     memset(w, 0, fixed_bytes(m));
     w->machine_bytes = (uint32_t)machine_bytes(m);
     w->used = 1;
-    w->stale = w->touched = UINT64_MAX;
+    w->stale = w->touched = w->shared = UINT64_MAX;
     for (int a = 0; a < m->n; a++) {
         ddl__membership *self = machine(m, w, a);
         ddl__membership_init(self, &ports, (void *)(intptr_t)a, a, m->n);
@@ -355,6 +355,10 @@ static void cut(const model *m, world *w, int a, int b, bool reset)
 {
     w->was_cut = true;
     for (int i = 0; i < m->n; i++)
+        if (w->nodes[i].attempt || w->nodes[i].failed) /* a leader has decided before */
+            w->was_hasty = true;
+    w->shared &= bit(m->host[a]) | bit(m->host[b]);
+    for (int i = 0; i < m->n; i++)
         for (int j = 0; j < m->n && reset; j++)
             if (m->host[i] == m->host[a] && m->host[j] == m->host[b] &&
                 w->nodes[i].link >> j & w->nodes[j].link >> i & 1) {
@@ -413,7 +417,7 @@ static void happen(const model *m, world *w, event e)
         break;
     case BELIEVE: ddl__member_check_confirmed(self, e.b, now_of(a)); break;
     case WAIT:
-        w->was_hasty = w->was_hasty || is_busy(m, w);
+        w->was_hasty = w->was_hasty || is_busy(m, w) || (w->was_cut && is_silence_unreported(m, w));
         let_limits_run_out(self);
         break;
     case DIAL: dial(m, w, e.a, e.b); break;
@@ -422,7 +426,10 @@ static void happen(const model *m, world *w, event e)
         self->peers[e.b].silent_ns = 0;
         break;
     case UNREACHED: ddl__member_cannot_connect(self, e.b, false, now_of(a)); break;
-    case HEAL: set_cut(m, w, e.a, e.b, false); return;
+    case HEAL:
+        w->was_hasty = true;
+        set_cut(m, w, e.a, e.b, false);
+        return;
     case RESUME:
         a->stopped = false;
         w->stopped &= ~bit(e.a);

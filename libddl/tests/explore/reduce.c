@@ -21,7 +21,7 @@
  *    After an expulsion, members can declare another one dead at any time, so there are none.
  *
  * The normal form may deliver a message before WAIT that the state delivers after it. Then only the
- * state excuses a member from L3 (was_hasty). The stricter of the two is explored.
+ * state excuses the members from L3 and L4 (was_hasty). The stricter of the two is explored.
  *
  * The numbering of the hosts is the only usable symmetry: the rules of the agreement order the
  * members by rank (the leader, half with the lowest, the higher of two with as many disputes). */
@@ -156,8 +156,8 @@ static void simplify_node(const model *m, const world *w, int a)
 
 static void simplify_world(const model *m, world *w)
 {
-    w->was_hasty = w->was_hasty || w->was_late || w->was_stopped || w->was_cut || w->was_left ||
-                   w->was_expelled;
+    w->was_hasty = w->was_hasty || w->was_late || w->was_stopped || w->was_left ||
+                   w->was_expelled || (w->was_cut && (w->dead || !w->shared));
     w->was_late = false;
     w->was_stopped = w->was_stopped && world_may_fail(m, w);
 }
@@ -177,7 +177,8 @@ static bool is_ignored(const model *m, const world *w, int a, int b, const messa
     case DDL__LEAVE: return !alive && (peer->may_continue || finished);
     case DDL__EXPEL: return !alive && (peer->may_continue || finished) && n->ended;
     case DDL__JOIN: return !alive || finished;
-    case DDL__VERDICT: return !alive || finished || msg->attempt < next_attempt(self);
+    case DDL__VERDICT: /* an empty one has an effect always */
+        return !alive || (msg->set && (finished || msg->attempt < next_attempt(self)));
     case DDL__DONE:
         return !alive || (finished && !local &&
                           (!msg->flag || (msg->attempt == self->created_attempt &&

@@ -54,8 +54,10 @@ typedef struct able {
 struct world {
     unsigned char faults;
     bool was_cut, was_expelled, was_stopped, was_late, was_left;
-    bool was_hasty; /* a member continued while a message to it was on its way */
+    bool was_hasty; /* L3 and L4 do not apply, for example since a member's wait for evidence ended
+                       before that evidence came */
     bool unused;
+    uint64_t shared;                /* hosts that all cuts have in common */
     uint64_t expelled;              /* members that a program has expelled */
     uint64_t stopped, closed, dead; /* members in these states; `closed` includes dead ones */
     uint64_t stale;                 /* members whose `able` may have changed */
@@ -138,6 +140,13 @@ uint64_t receivable(const model *m, const world *w, int a);
 /* True if a message is on its way. */
 bool is_busy(const model *m, const world *w);
 
+/* The members from which a receives nothing more, and that it has not declared dead. */
+uint64_t find_silent(const model *m, const world *w, int a);
+
+/* True if a member that shrinks the comm has not yet declared such a member dead, or has not
+ * reported a death to the others. */
+bool is_silence_unreported(const model *m, const world *w);
+
 /* True if all members of a's list have started to create the comm, so that each may succeed. */
 bool creation_may_succeed(const world *w, int a);
 
@@ -148,7 +157,8 @@ const char *check_return(const model *m, const world *w, int i);
 uint64_t find_followers(const model *m, const ddl__membership *self);
 
 /* Check the list of a leader that had these followers. S4: it leaves out followers only because of
- * disputes, and only one if a single member takes part in all of them. */
+ * disputes, and only one if a single member takes part in all of them. S5: it keeps no two members
+ * in dispute. */
 const char *check_verdict(const model *m, const ddl__membership *self, uint64_t followers,
                           uint64_t list);
 

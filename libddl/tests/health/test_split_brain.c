@@ -191,6 +191,22 @@ static int minority(ddl_comm *comm)
     return report_comm(next);
 }
 
+/* 0, which leads the agreement, is cut off from 2 and 3, and 1 from none: 0 is left out. */
+static int cut_off_leader(ddl_comm *comm)
+{
+    begin(comm, 4);
+    if (rank == 0) {
+        cut(comm, 2);
+        cut(comm, 3);
+    }
+    fail_once(comm);
+    double start = seconds();
+    ddl_comm *next = shrink(comm);
+    CHECK(!next == (rank == 0), "rank %d goes on or does not", rank);
+    CHECK(seconds() - start < 10, "rank %d waited for %g s", rank, seconds() - start);
+    return report_comm(next);
+}
+
 typedef struct scene {
     const char *name;
     process_fn *fn;
@@ -207,6 +223,7 @@ static const scene scenes[] = {
     {"confirm_late", confirm_late, 3, 2, DDL_LINK_TCP, "100", "1000"},
     {"full_socket", full_socket, 3, 0, DDL_LINK_SHM, "10", "4000"},
     {"minority", minority, 4, 0, DDL_LINK_TCP, "100", "1000"},
+    {"cut_off_leader", cut_off_leader, 4, 0, DDL_LINK_TCP, "100", "1000"},
 };
 
 static void run(const scene *s)
