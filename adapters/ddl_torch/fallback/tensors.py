@@ -47,6 +47,8 @@ def scaled(memory: Tensor, keywords: dict[str, Any]) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
+    if tensor.layout != torch.strided:
+        raise ValueError(f"ddl: a tensor has layout {tensor.layout}; convert it by to_dense()")
     is_ready = not tensor.is_conj() and not tensor.is_neg()
     return tensor.device.type == "cpu" and tensor.is_contiguous() and is_ready
 
