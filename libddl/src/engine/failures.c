@@ -205,18 +205,28 @@ static void find_peer_doubted(ddl__loss *loss)
                                             memory_order_release, memory_order_relaxed);
 }
 
-/* Return true if an explanation may still arrive. */
+static bool has_ended(const ddl__engine *engine, int rank)
+{
+    return atomic_load_explicit(&engine->losses[rank].ended, memory_order_acquire);
+}
+
+/* Return true if an explanation may still arrive. A creation whose member is known to have ended
+ * needs none. */
 static bool has_unconfirmed_loss(ddl__engine *engine)
 {
     int64_t now = ddl__now();
+    bool created = atomic_load_explicit(&engine->created, memory_order_relaxed), is_proven = false;
     engine->unconfirmed_until = 0;
     for (int rank = 0; rank < engine->config.size; rank++) {
         ddl__loss *loss = &engine->losses[rank];
-        if (!is_unexplained(engine, rank) ||
-            atomic_load_explicit(&loss->ended, memory_order_acquire))
+        if (!is_unexplained(engine, rank))
             continue;
         if (!loss->noticed)
             loss->noticed = now;
+        if (has_ended(engine, rank)) {
+            is_proven = is_proven || (!created && has_link_in(engine, rank, DDL__LINK_LOST));
+            continue;
+        }
         int64_t each = explanation_limit(engine, rank);
         int64_t limit = each == DDL__NEVER ? DDL__NEVER : loss->noticed + each;
         if (each == DDL__NEVER)
@@ -224,18 +234,33 @@ static bool has_unconfirmed_loss(ddl__engine *engine)
         if (now < limit && (!engine->unconfirmed_until || limit < engine->unconfirmed_until))
             engine->unconfirmed_until = limit;
     }
+    if (is_proven)
+        engine->unconfirmed_until = 0;
     return engine->unconfirmed_until;
+}
+
+/* True if one member's loss explains the other's: a member that has ended is the first cause, and
+ * otherwise the member whose link was lost first. */
+static bool explains(const ddl__engine *engine, int one, int other)
+{
+    bool ended = has_ended(engine, one);
+    return ended != has_ended(engine, other)
+               ? ended
+               : engine->losses[one].noticed < engine->losses[other].noticed;
 }
 
 /* End the comm if a member is lost during the creation, and no explanation has arrived. No other
  * member reports its death then, and members that wait for it keep this rank waiting. */
 static void check_creation(ddl__engine *engine)
 {
+    int first = -1;
     for (int rank = 0; rank < engine->config.size; rank++) {
         const ddl__link *link = engine->config.links[rank];
-        if (link && link->state == DDL__LINK_LOST)
-            fail_by_link(engine, link, rank, "");
+        if (link && link->state == DDL__LINK_LOST && (first < 0 || explains(engine, rank, first)))
+            first = rank;
     }
+    if (first >= 0)
+        fail_by_link(engine, engine->config.links[first], first, "");
 }
 
 /* Receive the last spans of a peer before its end is handled: they may have arrived together with

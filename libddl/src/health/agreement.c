@@ -22,10 +22,12 @@ static ddl_status creation_check(void *context)
     pthread_mutex_lock(&h->detector->lock);
     int rank = ddl__agreement_lost(h->membership);
     ddl_status status = DDL_OK;
-    if (rank >= 0)
+    if (rank >= 0 && h->members[rank].cause[0])
         status = ddl__fail(DDL_EPEER, "%s is lost while the comm is shrunk: %s", h->names[rank],
-                           h->members[rank].cause[0] ? h->members[rank].cause
-                                                     : "it has found another member dead");
+                           h->members[rank].cause);
+    else if (rank >= 0)
+        status = ddl__fail(DDL_EPEER, "%s has lost another survivor while the comm is shrunk",
+                           h->names[rank]);
     pthread_mutex_unlock(&h->detector->lock);
     return status;
 }

@@ -64,7 +64,8 @@ void ddl__grace_check(ddl__health *h, int64_t now)
 {
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
     uint64_t moves = snapshot.moves + snapshot.passes;
-    bool doubtful = is_doubtful(h, h->grace_rank);
+    /* Over its open data link, no reason may ever arrive. */
+    bool doubtful = is_doubtful(h, h->grace_rank) && now - h->died_at < DDL__EVIDENCE_LIMIT;
     if (snapshot.finished != h->grace_finished || moves != h->grace_moves || doubtful)
         h->moved_at = now;
     h->grace_finished = snapshot.finished;

@@ -71,9 +71,7 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
         peer->joined = message->attempt;
         peer->leader = message->leader;
     } else if (message->kind == DDL__VERDICT && is_empty(m, message->set)) {
-        ddl__member_mark_dead(m, from, DDL__SILENT, &(ddl__cause){.kind = DDL__CAUSE_RESIGNED},
-                              now);
-        ddl__gossip_lost(m, from);
+        ddl__member_lose(m, from, &(ddl__cause){.kind = DDL__CAUSE_RESIGNED}, now);
     } else if (message->kind == DDL__VERDICT) {
         memcpy(ddl__verdict(m, from), message->set, m->set_bytes);
         peer->decided = message->attempt;
@@ -301,7 +299,6 @@ static ddl__agreement_step resign(ddl__membership *m, ddl__agreement_failure why
 {
     memset(ddl__verdict(m, m->rank), 0, m->set_bytes);
     broadcast_verdict(m);
-    m->left_out = true;
     return fail(m, why, -1);
 }
 

@@ -120,6 +120,7 @@ void ddl__member_mark_dead(ddl__membership *m, int rank, ddl__member_state state
     ddl__peer *peer = &m->peers[rank];
     peer->cause = (unsigned char)cause->kind;
     peer->state = (unsigned char)state;
+    m->disputed_until = 0; /* news of this death may be on its way */
     m->n_deaths++;
     if (peer->silent_ns > m->detection_ns)
         m->detection_ns = peer->silent_ns;
@@ -156,8 +157,7 @@ void ddl__member_give_up(ddl__membership *m, int rank)
     m->ports->end(m->context, &(ddl__comm_end){.kind = DDL__END_DEAD, .rank = rank});
 }
 
-/* Declare a member dead by this rank's own evidence, although it may be alive. */
-static void lose(ddl__membership *m, int rank, const ddl__cause *cause, int64_t now)
+void ddl__member_lose(ddl__membership *m, int rank, const ddl__cause *cause, int64_t now)
 {
     ddl__member_mark_dead(m, rank, DDL__SILENT, cause, now);
     ddl__gossip_lost(m, rank);
@@ -187,7 +187,7 @@ void ddl__member_unreachable(ddl__membership *m, int rank, int error, int64_t no
 {
     if (!ddl__is_alive(m, rank))
         return;
-    lose(m, rank, &(ddl__cause){DDL__CAUSE_UNREACHABLE, .error = error}, now);
+    ddl__member_lose(m, rank, &(ddl__cause){DDL__CAUSE_UNREACHABLE, .error = error}, now);
 }
 
 bool ddl__member_check_silence(ddl__membership *m, int rank, int64_t elapsed, int64_t interval,
@@ -197,7 +197,7 @@ bool ddl__member_check_silence(ddl__membership *m, int rank, int64_t elapsed, in
     peer->silent_ns += elapsed;
     if (peer->silent_ns - interval < m->dead)
         return false;
-    lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_SILENT}, now);
+    ddl__member_lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_SILENT}, now);
     return true;
 }
 
@@ -249,7 +249,7 @@ void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted,
     if ((!has_heartbeats && !has_joined) || m->dead == INT64_MAX)
         return;
     if (peer->state == DDL__ALIVE) {
-        lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_LINK_UNREACHABLE}, now);
+        ddl__member_lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_LINK_UNREACHABLE}, now);
     } else if (peer->by_report && ddl__member_is_dead(m, rank)) {
         peer->by_report = false; /* the evidence is this rank's own now */
         ddl__gossip_lost(m, rank);

@@ -78,6 +78,9 @@ void ddl__member_leave(ddl__membership *m, int rank);
 /* Handle the end of the member's process without LEAVE: watch the pending operations. */
 void ddl__member_watch(ddl__membership *m, int rank, int64_t now);
 
+/* Declare a member dead by this rank's own evidence, although it may be alive. */
+void ddl__member_lose(ddl__membership *m, int rank, const ddl__cause *cause, int64_t now);
+
 /* Send EXPEL to a member that was declared dead but may be alive, and end the comm. */
 void ddl__member_give_up(ddl__membership *m, int rank);
 
