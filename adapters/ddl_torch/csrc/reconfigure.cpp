@@ -73,13 +73,21 @@ Backend::WorkPtr Backend::reconfigure(const c10d::ReconfigureOptions &options)
     auto next = Group::among(roster_->endpoint(), std::move(members.addresses), members.rank,
                              members.tag, limit, options_->timeout);
     watch_failures(*next);
+    last = next;
     {
         std::lock_guard<std::mutex> lock(group_mutex_);
-        group_ = next;
+        last.swap(group_);
         rank_ = members.rank;
         size_ = size;
         sequence_ = 0; // a member that has just come counts from there as well
         generation_++;
+    }
+    if (last) // the group of a reconfiguration by another thread, which ended meanwhile
+        last->end("the process group was reconfigured with uuid " + uuid);
+    if (closed_) { // shutdown() may not have seen the new group
+        next->close();
+        TORCH_CHECK_WITH(DistBackendError, false, "ddl ", name,
+                         ": the process group was shut down meanwhile");
     }
     watch_failures(*next); // with the hooks that were registered meanwhile
     if (options_->global_ranks_in_group.empty())

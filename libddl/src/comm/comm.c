@@ -374,8 +374,13 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         ddl__health_created(comm->health);
     }
     wireup.lost = find_lost_member(comm);
-    if (status != DDL_OK && wireup.lost >= 0)
+    if (status != DDL_OK && wireup.lost >= 0) {
         status = ddl__wireup_find_reason(&wireup, status);
+    } else if (status == DDL_EPEER) { /* the other member's failure may follow the parent's */
+        bool is_over;
+        ddl_status reason = ddl__wireup_look_for_reason(&wireup, &is_over);
+        status = reason != DDL_OK ? reason : status;
+    }
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
     /* otherwise the end of the connections would arrive before the reason */

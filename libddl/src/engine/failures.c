@@ -244,9 +244,8 @@ static bool has_unconfirmed_loss(ddl__engine *engine)
 static bool explains(const ddl__engine *engine, int one, int other)
 {
     bool ended = has_ended(engine, one);
-    return ended != has_ended(engine, other)
-               ? ended
-               : engine->losses[one].noticed < engine->losses[other].noticed;
+    int64_t first = engine->losses[one].noticed, second = engine->losses[other].noticed;
+    return ended != has_ended(engine, other) ? ended : first && (!second || first < second);
 }
 
 /* End the comm if a member is lost during the creation, and no explanation has arrived. No other
@@ -254,13 +253,15 @@ static bool explains(const ddl__engine *engine, int one, int other)
 static void check_creation(ddl__engine *engine)
 {
     int first = -1;
-    for (int rank = 0; rank < engine->config.size; rank++) {
-        const ddl__link *link = engine->config.links[rank];
-        if (link && link->state == DDL__LINK_LOST && (first < 0 || explains(engine, rank, first)))
+    for (int rank = 0; rank < engine->config.size; rank++)
+        if (has_link_in(engine, rank, DDL__LINK_LOST) &&
+            (first < 0 || explains(engine, rank, first)))
             first = rank;
-    }
-    if (first >= 0)
-        fail_by_link(engine, engine->config.links[first], first, "");
+    if (first < 0)
+        return;
+    const ddl__link *link = engine->config.links[first];
+    bool is_lost = link && link->state == DDL__LINK_LOST;
+    fail_by_link(engine, is_lost ? link : engine->config.messages[first], first, "");
 }
 
 /* Receive the last spans of a peer before its end is handled: they may have arrived together with

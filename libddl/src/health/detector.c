@@ -78,6 +78,7 @@ static void receive_message(void *context, ddl__control_msg message, const unsig
     case DDL__CONFIRM:
     case DDL__EXPELLED:
     case DDL__LOST:
+    case DDL__VOUCH:
     case DDL__GONE: ddl__ports_receive(h, source->from, message, content, bytes); break;
     }
     if (message != DDL__HEARTBEAT)

@@ -31,7 +31,7 @@ typedef struct expulsion {
     char reason[128];
 } expulsion;
 
-/* The content of DDL__CONFIRM. */
+/* The content of DDL__CONFIRM and DDL__VOUCH. */
 typedef struct confirmation {
     int32_t rank;
     uint32_t attempt; /* the last attempt whose comm the rank has created */
@@ -94,7 +94,8 @@ static void send_message(void *context, int to, const ddl__member_msg *message)
         ddl__control_conn_send(conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
         break;
     case DDL__EXPEL: ddl__control_conn_send(conn, DDL__EXPEL, why, strlen(why)); break;
-    case DDL__CONFIRM: ddl__control_conn_send(conn, DDL__CONFIRM, &c, sizeof c); break;
+    case DDL__VOUCH:
+    case DDL__CONFIRM: ddl__control_conn_send(conn, message->kind, &c, sizeof c); break;
     case DDL__EXPELLED: send_expulsion(h, to, message); break;
     case DDL__LOST: ddl__control_conn_send(conn, DDL__LOST, &l, sizeof l); break;
     case DDL__JOIN: send_agreement(h, to, message, (uint32_t)message->leader); break;
@@ -183,6 +184,7 @@ void ddl__ports_receive(ddl__health *h, int from, ddl__control_msg kind,
         if (!decode_agreement(h, &message, content, bytes))
             return;
         break;
+    case DDL__VOUCH:
     case DDL__CONFIRM:
         if (bytes != sizeof c)
             return;
@@ -264,7 +266,7 @@ static void describe(const ddl__health *h, int rank, const ddl__cause *cause, ch
         break;
     case DDL__CAUSE_LEFT_OUT: snprintf(text, DDL__CAUSE, LEFT_OUT); break;
     case DDL__CAUSE_RESIGNED:
-        snprintf(text, DDL__CAUSE, "it led the survivors and cannot go on");
+        snprintf(text, DDL__CAUSE, "it led the survivors and was cut off");
         break;
     case DDL__CAUSE_LOST_BY_TWO:
         snprintf(text, DDL__CAUSE, "%s and %s have lost it", h->names[cause->by],

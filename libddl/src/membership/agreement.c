@@ -7,9 +7,10 @@
  * one rank accuses another, and the leader has not found the accused rank dead within
  * DDL__EVIDENCE_LIMIT, the leader leaves out the rank with the most such disputes. If a single rank
  * is cut off from the others, this is the rank that is left out, and not the others. If it is the
- * leader itself, it resigns by an empty VERDICT, and its followers agree under the next leader. So
- * does a leader without a majority. A rank that follows another leader is left out, too. Two
- * leaders cannot both be followed by all ranks that they believe alive.
+ * leader itself, it resigns by an empty VERDICT, and its followers agree under the next leader. It
+ * knows that by VOUCH: a follower reports ranks that the leader has lost, and that have joined. A
+ * rank that follows another leader is left out, too. Two leaders cannot both be followed by all
+ * ranks that they believe alive.
  *
  * Then the ranks of the list create their comm. If one dies meanwhile, the creation has failed
  * (ddl__agreement_lost), and another attempt follows. Attempts are numbered, and a rank that
@@ -70,7 +71,11 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
         m->disputed_until = 0; /* wait again: more evidence may be on its way */
         peer->joined = message->attempt;
         peer->leader = message->leader;
+    } else if (message->kind == DDL__VOUCH) {
+        if (message->rank >= 0 && message->rank < m->size && message->rank != m->rank)
+            m->peers[message->rank].vouched = message->attempt;
     } else if (message->kind == DDL__VERDICT && is_empty(m, message->set)) {
+        peer->resigned = true;
         ddl__member_lose(m, from, &(ddl__cause){.kind = DDL__CAUSE_RESIGNED}, now);
     } else if (message->kind == DDL__VERDICT) {
         memcpy(ddl__verdict(m, from), message->set, m->set_bytes);
@@ -112,7 +117,8 @@ static bool is_majority(const ddl__membership *m, const unsigned char *live, int
         const ddl__peer *peer = &m->peers[rank];
         /* A rank that joined the agreement before it left, or was expelled, may have continued. */
         bool out = (peer->state == DDL__LEFT && !peer->may_continue) || (peer->expelled && waited);
-        if (rank != m->rank && (peer->state == DDL__KILLED || (out && !peer->joined)))
+        bool ended = peer->state == DDL__KILLED || (out && !peer->joined);
+        if (peer->resigned || (rank != m->rank && ended))
             continue;
         lowest = lowest < 0 ? rank : lowest;
         possible++;
@@ -204,22 +210,36 @@ static bool is_unseen(const ddl__membership *m, int lost)
 {
     for (int rank = 0; rank < m->size; rank++)
         if (rank != m->rank && ddl__is_alive(m, rank) && !accuses(m, rank, lost) &&
-            (!m->n_late || ddl__are_neighbours(rank, lost, m->size)))
+            (!ddl__is_sparse(m->size) || ddl__are_neighbours(rank, lost, m->size)))
             return true;
     return false;
 }
 
-/* True if the other ranks can continue without this leader, and fewer ranks are left out then: it
- * is in the most disputes, with ranks that it has lost and its followers have not. */
-static bool is_most_disputed(ddl__membership *m, int64_t now)
+static int count(const ddl__membership *m, const unsigned char *set)
 {
+    int n = 0;
+    for (int rank = 0; rank < m->size; rank++)
+        n += ddl__set_has(set, rank);
+    return n;
+}
+
+/* Record if this leader is cut off: without it, more than `least` ranks can continue. It votes on
+ * itself and on the ranks that it has lost, if a follower has vouched for them. A leader that has
+ * created a comm may continue in that, so it never resigns. */
+static bool is_cut_off(ddl__membership *m, int least, int64_t now)
+{
+    ddl__peer *self = &m->peers[m->rank];
     unsigned char *live = ddl__scratch_set(m);
     memset(live, 0, m->set_bytes);
     for (int rank = 0; rank < m->size; rank++)
-        if (ddl__is_alive(m, rank) || (can_continue(m, rank) && is_unseen(m, rank)))
+        if (ddl__is_alive(m, rank) ||
+            (can_continue(m, rank) && m->peers[rank].vouched == m->gathering))
             ddl__set_add(live, rank);
     settle(m, live);
-    return !ddl__set_has(live, m->rank) && is_majority(m, live, now);
+    self->resigned = true; /* then it does not count */
+    self->resigned = !self->done && !ddl__set_has(live, m->rank) && count(m, live) > least &&
+                     is_majority(m, live, now);
+    return self->resigned;
 }
 
 /* Send EXPEL to the ranks that are left out. In a sparse comm, send it also to the ranks that were
@@ -268,6 +288,23 @@ static void join(ddl__membership *m, int leader)
                .kind = DDL__JOIN, .attempt = m->gathering, .leader = leader, .set = sent});
 }
 
+/* Report to the leader each rank that it has lost, but that has joined its attempt. */
+static void vouch(ddl__membership *m, int leader)
+{
+    if (ddl__is_sparse(m->size) || m->peers[leader].joined != m->gathering)
+        return;
+    for (int rank = 0; rank < m->size; rank++) {
+        ddl__peer *peer = &m->peers[rank];
+        if (rank == m->rank || !accuses(m, leader, rank) || !ddl__is_alive(m, rank) ||
+            peer->joined != m->gathering || peer->vouched == m->gathering)
+            continue;
+        peer->vouched = m->gathering;
+        ddl__member_send(
+            m, leader,
+            &(ddl__member_msg){.kind = DDL__VOUCH, .rank = rank, .attempt = m->gathering});
+    }
+}
+
 static ddl__agreement_step fail(ddl__membership *m, ddl__agreement_failure why, int rank)
 {
     m->phase = DDL__AGREEMENT_IDLE;
@@ -294,12 +331,22 @@ static ddl__agreement_step begin_creation(ddl__membership *m)
     return DDL__STEP_CREATE;
 }
 
-/* End this leader's agreement. An empty verdict tells its followers to continue without it. */
-static ddl__agreement_step resign(ddl__membership *m, ddl__agreement_failure why)
+/* End this leader's agreement. After an empty verdict its followers continue without it. */
+static ddl__agreement_step resign(ddl__membership *m)
 {
     memset(ddl__verdict(m, m->rank), 0, m->set_bytes);
     broadcast_verdict(m);
-    return fail(m, why, -1);
+    m->left_out = true;
+    return fail(m, DDL__FAILURE_CUT_OFF, -1);
+}
+
+/* End the agreement of this leader and its followers, which are no majority. */
+static ddl__agreement_step give_up(ddl__membership *m)
+{
+    memset(ddl__verdict(m, m->rank), 0, m->set_bytes);
+    ddl__set_add(ddl__verdict(m, m->rank), m->rank); /* so that no rank waits for a verdict */
+    broadcast_verdict(m);
+    return fail(m, DDL__FAILURE_NO_MAJORITY, -1);
 }
 
 /* True if a rank accuses another one, and this leader believes both alive. */
@@ -318,10 +365,12 @@ static bool is_disputed(const ddl__membership *m)
  * would continue in that comm. */
 static bool is_loss_unseen(const ddl__membership *m)
 {
-    for (int lost = 0; lost < m->size; lost++)
-        if ((m->created_attempt ? ddl__member_is_dead(m, lost) : can_continue(m, lost)) &&
-            is_unseen(m, lost))
+    bool votes = !ddl__is_sparse(m->size);
+    for (int lost = 0; lost < m->size; lost++) {
+        bool counts = m->created_attempt ? ddl__member_is_dead(m, lost) : can_continue(m, lost);
+        if (counts && (votes || m->created_attempt) && is_unseen(m, lost))
             return true;
+    }
     return false;
 }
 
@@ -350,15 +399,19 @@ static ddl__agreement_step gather(ddl__membership *m, int64_t now)
         return fail(m, DDL__FAILURE_LEFT_OUT, -1);
     if (leader == m->rank && not_joined(m) < 0 && !awaits_news(m, now)) {
         bool waited = now >= m->evidence_until || now >= m->deadline;
-        bool resigns = is_most_disputed(m, now);
         decide(m, live);
-        if (!resigns && is_majority(m, live, now)) {
+        bool may_continue = is_majority(m, live, now);
+        if (is_cut_off(m, may_continue ? count(m, live) : 0, now))
+            return resign(m);
+        if (may_continue) {
             broadcast_verdict(m);
             return begin_creation(m);
         }
-        if (resigns || waited)
-            return resign(m, resigns ? DDL__FAILURE_CUT_OFF : DDL__FAILURE_NO_MAJORITY);
+        if (waited)
+            return give_up(m);
     }
+    if (leader != m->rank)
+        vouch(m, leader);
     if (leader != m->rank && leading->decided == m->gathering) {
         memcpy(live, ddl__verdict(m, leader), m->set_bytes);
         return ddl__set_has(live, m->rank) ? begin_creation(m) : fail(m, DDL__FAILURE_LEFT_OUT, -1);

@@ -383,6 +383,7 @@ void ddl__member_receive(ddl__membership *m, int from, const ddl__member_msg *me
     case DDL__JOIN:
     case DDL__VERDICT:
     case DDL__DONE:
+    case DDL__VOUCH:
         if (ddl__is_alive(m, from)) /* otherwise it is no longer part of the agreement */
             ddl__agreement_receive(m, from, message, now);
         break;

@@ -32,7 +32,8 @@ typedef enum ddl__control_msg {
     DDL__CONFIRM,       /* the process of a rank on the sender's host has ended */
     DDL__EXPELLED,      /* a rank's program has expelled another rank: both, and the reason */
     DDL__LOST,          /* a rank has declared another one dead: both, its state; see gossip.c */
-    DDL__GONE           /* ranks that have left the comm, with their last operations */
+    DDL__GONE,          /* ranks that have left the comm, with their last operations */
+    DDL__VOUCH          /* agreement: a rank that the leader has lost has joined it */
 } ddl__control_msg;
 
 typedef enum ddl__member_state {
@@ -55,7 +56,7 @@ typedef enum ddl__cause_kind {
     DDL__CAUSE_CONTINUES,        /* it continues without this rank */
     DDL__CAUSE_EXPELLED,         /* by; text: the reason */
     DDL__CAUSE_LEFT_OUT,         /* the survivors left it out when they shrank the comm */
-    DDL__CAUSE_RESIGNED,         /* it led the agreement, and cannot continue */
+    DDL__CAUSE_RESIGNED,         /* it led the agreement, and was cut off */
     DDL__CAUSE_LOST_BY_TWO,      /* by, other */
     DDL__CAUSE_NOT_CONNECTED,    /* it has not connected to this rank, which leads the agreement */
     DDL__CAUSE_NOT_REACHED,      /* text: the result of dialing it */
@@ -73,13 +74,13 @@ typedef struct ddl__cause {
 /* A message without its encoding. */
 typedef struct ddl__member_msg {
     ddl__control_msg kind;
-    int rank, by;             /* CONFIRM, EXPELLED, LOST, GONE: the subject, and the reporter */
-    uint32_t attempt;         /* JOIN, VERDICT, DONE; GONE: the last one that `rank` has joined;
-                                 CONFIRM: the last one whose comm `rank` has created */
-    int leader;               /* JOIN */
-    uint32_t silent_ms;       /* LOST */
-    unsigned char state;      /* LOST: a ddl__member_state */
-    bool flag;                /* DONE: committed; EXPEL: left out */
+    int rank, by;        /* CONFIRM, EXPELLED, LOST, GONE, VOUCH: the subject; the reporter */
+    uint32_t attempt;    /* JOIN, VERDICT, DONE, VOUCH; GONE: the last one that `rank` has joined;
+                            CONFIRM: the last one whose comm `rank` has created */
+    int leader;          /* JOIN */
+    uint32_t silent_ms;  /* LOST */
+    unsigned char state; /* LOST: a ddl__member_state */
+    bool flag;           /* DONE: committed; EXPEL: left out */
     const unsigned char *set; /* JOIN, VERDICT */
     const char *text;         /* the reason: EXPEL, EXPELLED; DEAD without one */
 } ddl__member_msg;
@@ -133,6 +134,7 @@ typedef struct ddl__peer {
     bool expelled;        /* a program has expelled it; in our own entry: this rank */
     bool may_continue;    /* it expelled us, or left after we declared it dead: it may have
                              continued with other ranks, which may still run after its end */
+    bool resigned;        /* it led the agreement, was cut off, and never continues */
     bool by_report;       /* it was declared dead by the reports of other ranks */
     bool reported_silent; /* a reporter says that it was silent */
     unsigned char n_reporters;
@@ -144,6 +146,8 @@ typedef struct ddl__peer {
     /* From its messages in the survivors' agreement: the last attempts that it has joined, decided,
      * created, and known to be created by all; and the leader that it follows. */
     uint32_t joined, decided, done, committed;
+    uint32_t vouched; /* the last attempt that it has joined, although the leader has lost it: on
+                         the leader as a follower reported, on a follower as it has reported */
     int leader;
     int disputes; /* while a leader decides: the number of ranks that it accuses or that accuse it;
                      otherwise 0 */

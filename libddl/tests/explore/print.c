@@ -40,9 +40,10 @@ void event_print(event e)
 
 static void print_channel(const model *m, const world *w, int to, int from)
 {
-    static const char *const kinds[] = {
-        "",        "HEARTBEAT", "LEAVE",    "DEAD",        "EXPEL",   "ASK",      "ANSWER", "JOIN",
-        "VERDICT", "DONE",      "ASK_NAME", "ANSWER_NAME", "CONFIRM", "EXPELLED", "LOST",   "GONE"};
+    static const char *const kinds[] = {"",         "HEARTBEAT",   "LEAVE",   "DEAD",     "EXPEL",
+                                        "ASK",      "ANSWER",      "JOIN",    "VERDICT",  "DONE",
+                                        "ASK_NAME", "ANSWER_NAME", "CONFIRM", "EXPELLED", "LOST",
+                                        "GONE",     "VOUCH"};
     const message *all = cells(m, w);
     printf("  %d -> %d:", from, to);
     for (int cell = channel_of(m, w, to, from)->first; cell; cell = all[cell].next)

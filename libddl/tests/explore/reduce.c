@@ -55,6 +55,8 @@ static void simplify_agreement(ddl__membership *self, int b)
     bool alive = peer->state == DDL__ALIVE;
     bool is_read = in_creation && ddl__agreement_has(self, b) && peer->joined >= self->attempt;
     bool is_old = peer->joined < next_attempt(self);
+    if (peer->vouched < next_attempt(self))
+        peer->vouched = 0;
     if (!alive || is_old)
         peer->leader = 0;
     if (is_old && !is_read) {
@@ -76,7 +78,8 @@ static void simplify_finished(const model *m, ddl__membership *self, int a, int 
     clear_set(self, ddl__verdict(self, b));
     peer->joined = peer->decided = peer->committed = 0;
     peer->leader = 0;
-    peer->may_continue = false;
+    peer->vouched = 0;
+    peer->may_continue = peer->resigned = false;
     if (m->host[a] != m->host[b]) /* only used in CONFIRM, for members of its host */
         peer->done = 0;
 }
@@ -106,7 +109,7 @@ static void simplify_machine(const model *m, const world *w, int a, ddl__members
         clear_set(self, ddl__accused(self, a));
     }
     own->leader = 0;
-    own->done = 0;
+    own->done = own->done && !finished;
     if (self->phase != DDL__AGREEMENT_CREATING && self->phase != DDL__AGREEMENT_AWAITING)
         clear_set(self, ddl__verdict(self, a));
     for (int b = 0; b < m->n; b++) {
@@ -179,6 +182,7 @@ static bool is_ignored(const model *m, const world *w, int a, int b, const messa
     case DDL__JOIN: return !alive || finished;
     case DDL__VERDICT: /* an empty one has an effect always */
         return !alive || (msg->set && (finished || msg->attempt < next_attempt(self)));
+    case DDL__VOUCH: return !alive || finished || msg->attempt < next_attempt(self);
     case DDL__DONE:
         return !alive || (finished && !local &&
                           (!msg->flag || (msg->attempt == self->created_attempt &&
