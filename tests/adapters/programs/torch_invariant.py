@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run by test_torch_collectives on any number of ranks: the option `invariant` of process groups,
+and sums over logical workers, against a tree of NumPy's additions. With DDL_INVARIANT=size, the
+default group has the setting of the environment."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from checks import refused
+
+import ddl_torch
+from ddl_core.errors import InvalidArgument
+
+WORKERS, SLICES = 8, 8
+SHAPE = (24, 5000)  # rows for each of 2, 3 and 4 ranks
+
+refused(InvalidArgument, "invariant: 'sizes' must be", ddl_torch.Options, invariant="sizes")
+dist.init_process_group("ddl", timeout=timedelta(seconds=60))
+rank, size = dist.get_rank(), dist.get_world_size()
+first, end = rank * WORKERS // size, (rank + 1) * WORKERS // size
+rows = slice(rank * SHAPE[0] // size, (rank + 1) * SHAPE[0] // size)
+
+
+def operand(worker: int) -> np.ndarray:
+    random = np.random.default_rng(worker)
+    return (random.standard_normal(SHAPE) * 10.0 ** random.integers(-6, 7, SHAPE)).astype("f")
+
+
+def tree(operands: list[np.ndarray]) -> np.ndarray:
+    if len(operands) == 1:
+        return operands[0]
+    half = 1 << (len(operands) - 1).bit_length() - 1
+    return tree(operands[:half]) + tree(operands[half:])
+
+
+def same(result: torch.Tensor, expected: np.ndarray) -> None:
+    assert result.shape == expected.shape and result.numpy().tobytes() == expected.tobytes()
+
+
+def grouped(invariant: str) -> Any:
+    return dist.new_group(pg_options=ddl_torch.Options(invariant=invariant))
+
+
+# ---- size ----
+
+by_size = None if "DDL_INVARIANT" in os.environ else grouped("size")
+total = tree([operand(r) for r in range(size)])
+for op, expected in ((dist.ReduceOp.SUM, total), (dist.ReduceOp.AVG, total / np.float32(size))):
+    whole, sliced, reduced = (torch.from_numpy(operand(rank)) for _ in range(3))
+    dist.all_reduce(whole, op, group=by_size)
+    same(whole, expected)
+    for part in sliced.view(SLICES, -1):
+        dist.all_reduce(part, op, group=by_size, async_op=True).wait()
+    same(sliced, expected)
+    dist.reduce(reduced, 0, op, group=by_size)
+    if rank == 0:
+        same(reduced, expected)
+    block = torch.empty(SHAPE[0] // size, SHAPE[1])
+    blocks = list(torch.from_numpy(operand(rank)).chunk(size))
+    dist.reduce_scatter(block, blocks, op, group=by_size)
+    same(block, expected[rows])
+
+# ---- workers: equal bits on any number of ranks, in a group of any setting ----
+
+own = torch.from_numpy(np.stack([operand(v) for v in range(first, end)]))
+kept = own.clone()
+total = tree([operand(v) for v in range(WORKERS)])
+for group in (by_size, grouped(f"ranks:{WORKERS}")):
+    same(ddl_torch.allreduce_parts(own, WORKERS, group=group), total)
+    average = ddl_torch.allreduce_parts(own.mT, WORKERS, op="average", group=group).mT
+    same(average.contiguous(), total / np.float32(WORKERS))
+    same(ddl_torch.reduce_scatter_parts(own, WORKERS, group=group), total[rows])
+assert torch.equal(own, kept)
+halves = own.bfloat16()
+expected = tree([torch.from_numpy(operand(v)).bfloat16().float().numpy() for v in range(WORKERS)])
+result = ddl_torch.allreduce_parts(halves, WORKERS)
+assert torch.equal(result, torch.from_numpy(expected).bfloat16())
+complexes = torch.complex(own, own).conj()
+same(ddl_torch.allreduce_parts(complexes, WORKERS).conj().resolve_conj().imag.contiguous(), total)
+one = torch.from_numpy(operand(0)[None]) if rank == size - 1 else own[:0]  # one worker: the last's
+same(ddl_torch.allreduce_parts(one, 1), operand(0))
+
+# ---- refusals, after which the groups still work ----
+
+by_ranks = grouped(f"ranks:{WORKERS}")
+plain = torch.ones(SHAPE)
+text = f"ranks:{WORKERS}, but the comm has {size} ranks"
+refused(ValueError, text, dist.all_reduce, plain, group=by_ranks)
+refused(ValueError, "allreduce_parts of ddl_torch", dist.all_reduce, plain, group=by_ranks)
+block, blocks = torch.ones(2), list(torch.ones(size, 2))
+text = "reduce_scatter_parts of ddl_torch"
+refused(ValueError, text, dist.reduce_scatter, block, blocks, group=by_ranks)
+for error, text, operands, workers, op in (
+    (InvalidArgument, f"rank {rank} has {end - first} workers", own[1:], WORKERS, "sum"),
+    (InvalidArgument, "workers: 0 is not from 1 to 4096", own, 0, "sum"),
+    (InvalidArgument, "has no dimension", torch.ones(()), WORKERS, "sum"),
+    (InvalidArgument, "op: 'mean' must be one of sum", own, WORKERS, "mean"),
+    (NotImplementedError, "ordered sums are sums and averages", own, WORKERS, "max"),
+    (NotImplementedError, "has no gradient", own.clone().requires_grad_(), WORKERS, "sum"),
+    (TypeError, "operands: is of type list", [plain], WORKERS, "sum"),
+    (ValueError, "pass operands.to_dense().cpu()", own.to("meta"), WORKERS, "sum"),
+):
+    refused(error, text, ddl_torch.allreduce_parts, operands, workers, op, group=by_ranks)
+refused(ValueError, "group: is 5", ddl_torch.allreduce_parts, own, WORKERS, group=5)
+uneven = torch.ones(end - first, size + 1)
+refused(InvalidArgument, "multiple of", ddl_torch.reduce_scatter_parts, uneven, WORKERS)
+same(ddl_torch.allreduce_parts(own, WORKERS, group=by_ranks), total)
+
+# ---- a mismatch, and groups that are made from groups ----
+
+mine, other = ("size", "ranks:8") if rank else ("ranks:8", "size")
+try:
+    grouped(mine)
+except ValueError as error:
+    assert f"DDL_INVARIANT is {mine} on rank {rank} " in str(error), error
+    assert f" and {other} on rank " in str(error), error
+else:
+    raise AssertionError("a group of several settings was created")
+dist.barrier()  # no rank leaves before the others have failed
+dist.destroy_process_group()
+
+ddl_torch.init(timeout=60, invariant=f"ranks:{WORKERS}")
+subgroup = dist.new_group(range(size), timeout=timedelta(seconds=60))
+refused(ValueError, f"ranks:{WORKERS}", dist.all_reduce, plain, group=subgroup)
+dist.all_reduce(plain, group=grouped("none"))
+assert plain[0, 0] == size
+ddl_torch.shutdown()
+print("done")
