@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from checks import refused
+from checks import operand, refused, tree
 
 import ddl_torch
 from ddl_core.errors import InvalidArgument
@@ -27,18 +27,6 @@ first, end = rank * WORKERS // size, (rank + 1) * WORKERS // size
 rows = slice(rank * SHAPE[0] // size, (rank + 1) * SHAPE[0] // size)
 
 
-def operand(worker: int) -> np.ndarray:
-    random = np.random.default_rng(worker)
-    return (random.standard_normal(SHAPE) * 10.0 ** random.integers(-6, 7, SHAPE)).astype("f")
-
-
-def tree(operands: list[np.ndarray]) -> np.ndarray:
-    if len(operands) == 1:
-        return operands[0]
-    half = 1 << (len(operands) - 1).bit_length() - 1
-    return tree(operands[:half]) + tree(operands[half:])
-
-
 def same(result: torch.Tensor, expected: np.ndarray) -> None:
     assert result.shape == expected.shape and result.numpy().tobytes() == expected.tobytes()
 
@@ -50,9 +38,9 @@ def grouped(invariant: str) -> Any:
 # ---- size ----
 
 by_size = None if "DDL_INVARIANT" in os.environ else grouped("size")
-total = tree([operand(r) for r in range(size)])
+total = tree([operand(r, SHAPE) for r in range(size)])
 for op, expected in ((dist.ReduceOp.SUM, total), (dist.ReduceOp.AVG, total / np.float32(size))):
-    whole, sliced, reduced = (torch.from_numpy(operand(rank)) for _ in range(3))
+    whole, sliced, reduced = (torch.from_numpy(operand(rank, SHAPE)) for _ in range(3))
     dist.all_reduce(whole, op, group=by_size)
     same(whole, expected)
     for part in sliced.view(SLICES, -1):
@@ -62,29 +50,40 @@ for op, expected in ((dist.ReduceOp.SUM, total), (dist.ReduceOp.AVG, total / np.
     if rank == 0:
         same(reduced, expected)
     block = torch.empty(SHAPE[0] // size, SHAPE[1])
-    blocks = list(torch.from_numpy(operand(rank)).chunk(size))
+    blocks = list(torch.from_numpy(operand(rank, SHAPE)).chunk(size))
     dist.reduce_scatter(block, blocks, op, group=by_size)
     same(block, expected[rows])
+halves = [torch.from_numpy(operand(r, SHAPE)).bfloat16() for r in range(size)]
+expected, whole, sliced = tree(halves), halves[rank].clone(), halves[rank].clone()
+dist.all_reduce(whole, group=by_size)
+for part in sliced.view(SLICES, -1):
+    dist.all_reduce(part, group=by_size)
+block = torch.empty_like(expected[rows])
+dist.reduce_scatter(block, list(halves[rank].chunk(size)), group=by_size)
+assert all(map(torch.equal, (whole, sliced, block), (expected, expected, expected[rows])))
 
 # ---- workers: equal bits on any number of ranks, in a group of any setting ----
 
-own = torch.from_numpy(np.stack([operand(v) for v in range(first, end)]))
+own = torch.from_numpy(np.stack([operand(v, SHAPE) for v in range(first, end)]))
 kept = own.clone()
-total = tree([operand(v) for v in range(WORKERS)])
+total = tree([operand(v, SHAPE) for v in range(WORKERS)])
 for group in (by_size, grouped(f"ranks:{WORKERS}")):
     same(ddl_torch.allreduce_parts(own, WORKERS, group=group), total)
     average = ddl_torch.allreduce_parts(own.mT, WORKERS, op="average", group=group).mT
     same(average.contiguous(), total / np.float32(WORKERS))
     same(ddl_torch.reduce_scatter_parts(own, WORKERS, group=group), total[rows])
 assert torch.equal(own, kept)
-halves = own.bfloat16()
-expected = tree([torch.from_numpy(operand(v)).bfloat16().float().numpy() for v in range(WORKERS)])
-result = ddl_torch.allreduce_parts(halves, WORKERS)
+expected = tree(
+    [torch.from_numpy(operand(v, SHAPE)).bfloat16().float().numpy() for v in range(WORKERS)]
+)
+result = ddl_torch.allreduce_parts(own.bfloat16(), WORKERS)
 assert torch.equal(result, torch.from_numpy(expected).bfloat16())
 complexes = torch.complex(own, own).conj()
 same(ddl_torch.allreduce_parts(complexes, WORKERS).conj().resolve_conj().imag.contiguous(), total)
-one = torch.from_numpy(operand(0)[None]) if rank == size - 1 else own[:0]  # one worker: the last's
-same(ddl_torch.allreduce_parts(one, 1), operand(0))
+one = (
+    torch.from_numpy(operand(0, SHAPE)[None]) if rank == size - 1 else own[:0]
+)  # one worker: the last's
+same(ddl_torch.allreduce_parts(one, 1), operand(0, SHAPE))
 
 # ---- refusals, after which the groups still work ----
 
