@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +40,7 @@ def allreduce_parts(operands: Tensor, workers: int, op: Op = "sum", *, group: An
       ValueError           if it is not in CPU memory, or the group is not one of ddl
       torch.distributed.DistBackendError  if calls do not match, a rank dies, or time runs out
     """
-    return _reduce(operands, workers, op, group, scatters=False)
+    return _outside_graphs(_reduce)(operands, workers, op, group, scatters=False)
 
 
 def reduce_scatter_parts(
@@ -51,7 +53,13 @@ def reduce_scatter_parts(
 
     All ranks call this. Raises the errors of `allreduce_parts`.
     """
-    return _reduce(operands, workers, op, group, scatters=True)
+    return _outside_graphs(_reduce)(operands, workers, op, group, scatters=True)
+
+
+def _outside_graphs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the function, at which torch.compile breaks its graph. Do not import torch.compile's
+    modules, which takes seconds."""
+    return torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function
 
 
 def _reduce(operands: Tensor, workers: int, op: Op, group: Any, scatters: bool) -> Tensor:

@@ -84,6 +84,11 @@ one = (
     torch.from_numpy(operand(0, SHAPE)[None]) if rank == size - 1 else own[:0]
 )  # one worker: the last's
 same(ddl_torch.allreduce_parts(one, 1), operand(0, SHAPE))
+if size == 2:  # torch.compile takes seconds to load
+    compiled = torch.compile(
+        lambda x: ddl_torch.allreduce_parts(x * 2, WORKERS) / 2, backend="eager"
+    )
+    same(compiled(own), total)
 
 # ---- refusals, after which the groups still work ----
 
@@ -127,6 +132,9 @@ dist.destroy_process_group()
 ddl_torch.init(timeout=60, invariant=f"ranks:{WORKERS}")
 subgroup = dist.new_group(range(size), timeout=timedelta(seconds=60))
 refused(ValueError, f"ranks:{WORKERS}", dist.all_reduce, plain, group=subgroup)
+if hasattr(dist.group.WORLD, "split_group"):
+    part = dist.group.WORLD.split_group(list(range(size)), timedelta(seconds=60))
+    refused(ValueError, f"ranks:{WORKERS}", part.allreduce, plain)
 dist.all_reduce(plain, group=grouped("none"))
 assert plain[0, 0] == size
 ddl_torch.shutdown()
