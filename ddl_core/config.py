@@ -104,9 +104,9 @@ def _invariant(value: str | None) -> int:
     return int(workers)
 
 
-def invariant_name(number: int) -> str | None:
-    """Return the value of `Config.invariant` for a ddl_comm_config's."""
-    names = {0: None, **{value: name for name, value in INVARIANT.items()}}
+def invariant_name(number: int) -> str:
+    """Return the value of `Config.invariant` for a ddl_comm_config's, which is not 0."""
+    names = {value: name for name, value in INVARIANT.items()}
     return names.get(number, f"ranks:{number}")
 
 

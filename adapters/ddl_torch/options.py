@@ -29,6 +29,8 @@ class Options:
 
     def number(self) -> int:
         """Return `invariant` as in ddl_comm_config."""
+        if self.invariant is None:  # most groups: their creation imports little
+            return 0
         from ddl_core.config import Config
 
         return Config(invariant=self.invariant).fields()["invariant"]
@@ -39,10 +41,12 @@ def of_new_group(group: Any, given: Any) -> Options:
     another backend of the group."""
     import torch.distributed as dist
 
+    options = given if isinstance(given, Options) else Options()
+    if options.invariant or not group.global_ranks_in_group or not is_ddl(dist.group.WORLD):
+        return options
+    inherited = cpu_backend(dist.group.WORLD).invariant
+    if not inherited:
+        return options
     from ddl_core.config import invariant_name
 
-    options = given if isinstance(given, Options) else Options()
-    world = dist.group.WORLD
-    if options.invariant or not group.global_ranks_in_group or not is_ddl(world):
-        return options
-    return Options(invariant=invariant_name(cpu_backend(world).invariant))
+    return Options(invariant=invariant_name(inherited))
