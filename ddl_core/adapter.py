@@ -20,7 +20,7 @@ from ddl_core import env_switches
 from ddl_core.errors import InvalidArgument, InvalidState
 
 if TYPE_CHECKING:
-    from ddl_core import Comm, Config
+    from ddl_core import Comm, Config, Order
     from ddl_core.names import Op
 
 OPS = ("sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor")
@@ -168,11 +168,11 @@ def horovod_timeline() -> str:
     return "" if path == "DYNAMIC" else path
 
 
-def address(comm: Comm) -> int:
-    """Return the address of the ddl_comm, for native parts."""
+def address(of: Comm | Order) -> int:
+    """Return the address of the ddl_comm or ddl_order, for native parts."""
     from ddl_core._lib import ffi
 
-    return int(ffi.cast("uintptr_t", comm._handle))
+    return int(ffi.cast("uintptr_t", of._handle))
 
 
 def host_for(comm: Comm, master: str | None) -> str:

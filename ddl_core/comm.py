@@ -13,14 +13,14 @@ from ddl_core import arguments, fork_guard
 from ddl_core import config as configs
 from ddl_core._lib import check, ffi, lib, to_error
 from ddl_core.comm_handle import CommHandle, address
-from ddl_core.config import INT_MAX, WORKERS_MAX, Config, integer
+from ddl_core.config import INT_MAX, Config, integer
 from ddl_core.endpoint_handle import EndpointHandle
 from ddl_core.errors import DdlError, Mismatch
 from ddl_core.group import Group
 from ddl_core.live_objects import live_comms
 from ddl_core.operations import Operations
 from ddl_core.operations_async import AsyncOperations
-from ddl_core.order import Order
+from ddl_core.order import Order, contiguous
 from ddl_core.readings import Readings
 from ddl_core.work import Work, wait_in_slices
 
@@ -97,8 +97,7 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         rank that has worker v. If `owners` is the number of workers V, rank r has those from
         r * V / size, rounded down, to the next rank's."""
         if isinstance(owners, int):
-            workers = integer(owners, "owners", 1, WORKERS_MAX)
-            owners = [((v + 1) * self.size - 1) // workers for v in range(workers)]
+            return contiguous(owners, self.size, "owners")
         return Order(owners, self.size)
 
     # ---- further comms ----

@@ -13,6 +13,7 @@ from ddl_core.errors import InvalidArgument
 if TYPE_CHECKING:
     from ddl_core.adapter import World
     from ddl_core.comm import Comm
+    from ddl_core.config import Config
 
 C = TypeVar("C", bound="Communicator")
 
@@ -39,14 +40,16 @@ class Communicator(ABC):
         """Return its comm. Raises a DdlError after `shutdown`."""
 
     @overload
-    def split(self: C, color: int, key: int = 0) -> C: ...
+    def split(self: C, color: int, key: int = 0, *, invariant: str | None = None) -> C: ...
 
     @overload
-    def split(self, color: None, key: int = 0) -> None: ...
+    def split(self, color: None, key: int = 0, *, invariant: str | None = None) -> None: ...
 
-    def split(self: C, color: int | None, key: int = 0) -> C | None:
+    def split(
+        self: C, color: int | None, key: int = 0, *, invariant: str | None = None
+    ) -> C | None:
         """Divide these ranks, as the adapter's `split` does."""
-        part = self._part().split(color, key)
+        part = self._part().split(color, key, _config(invariant))
         return None if part is None else type(self)(part)
 
 
@@ -57,22 +60,24 @@ class Functions(Generic[C]):
         self._kind, self._world = kind, world
 
     @overload
-    def split(self, color: int, key: int = 0) -> C: ...
+    def split(self, color: int, key: int = 0, *, invariant: str | None = None) -> C: ...
 
     @overload
-    def split(self, color: None, key: int = 0) -> None: ...
+    def split(self, color: None, key: int = 0, *, invariant: str | None = None) -> None: ...
 
-    def split(self, color: int | None, key: int = 0) -> C | None:
+    def split(self, color: int | None, key: int = 0, *, invariant: str | None = None) -> C | None:
         """Create a communicator of the ranks that give the same color, ordered by key, then by
-        rank. All ranks call it; a rank with color None gets None. Raises like ddl_core.Comm.split.
+        rank. All ranks call it; a rank with color None gets None. invariant: the order of
+        additions, equal on all members, as in ddl_core.Config; None: the setting of all ranks.
+        Raises like ddl_core.Comm.split.
         """
-        part = self._world.comm().split(color, key)
+        part = self._world.comm().split(color, key, _config(invariant))
         return None if part is None else self._kind(part)
 
-    def subset(self, ranks: Sequence[int]) -> C:
-        """Create a communicator of these ranks, in this order. Only they call it. Raises like
-        ddl_core.Comm.subset."""
-        return self._kind(self._world.comm().subset(ranks))
+    def subset(self, ranks: Sequence[int], *, invariant: str | None = None) -> C:
+        """Create a communicator of these ranks, in this order. Only they call it. invariant: as in
+        `split`. Raises like ddl_core.Comm.subset."""
+        return self._kind(self._world.comm().subset(ranks, _config(invariant)))
 
     def members(self, comm: C | None) -> tuple[int, int, int]:
         """Return the number, this process's rank and the size of a communicator (None: of all
@@ -87,3 +92,9 @@ class Functions(Generic[C]):
             )
         comm._part()
         return comm._number, comm.rank, comm.size
+
+
+def _config(invariant: str | None) -> Config:
+    from ddl_core.config import Config
+
+    return Config(invariant=invariant)

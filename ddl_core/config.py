@@ -104,6 +104,12 @@ def _invariant(value: str | None) -> int:
     return int(workers)
 
 
+def invariant_name(number: int) -> str:
+    """Return the value of `Config.invariant` for a ddl_comm_config's, which is not 0."""
+    names = {value: name for name, value in INVARIANT.items()}
+    return names.get(number, f"ranks:{number}")
+
+
 def integer(value: SupportsIndex, argument: str, low: int, high: int) -> int:
     """Return `value` as an int. Raises InvalidArgument, which names `argument`, unless it is an
     integer from `low` to `high`."""

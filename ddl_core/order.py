@@ -10,21 +10,23 @@ ddl.h has the rule ("Ordered sums").
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeVar
 
 from ddl_core import dtypes
 from ddl_core._lib import check, ffi, lib
 from ddl_core.arguments import Call, expect, expect_memory, op_value, pair, pointer
 from ddl_core.buffer import Buffer, as_buffer
-from ddl_core.config import integer
+from ddl_core.config import WORKERS_MAX, integer
 from ddl_core.dtypes import DType
 from ddl_core.errors import InvalidArgument
 
 Array = TypeVar("Array")
 
-_HALVES = ("float16", "bfloat16")  # their parts are float32
+HALVES = ("float16", "bfloat16")  # their parts are float32
 
 
 class Order:
@@ -59,29 +61,53 @@ class Order:
         `allreduce_ordered` as NumPy arrays. operands[i] is the array of the rank's i-th worker: an
         array whose leading dimension counts the workers will do. Half types become float32. Raises
         InvalidArgument for another number of operands."""
+        import numpy as np
+
+        def wide(operand: Any) -> Any:
+            array = np.ascontiguousarray(operand)
+            return array.astype(np.float32) if array.dtype.name in HALVES else array
+
+        def total(left: Any, right: Any) -> Any:
+            return add(np.empty_like(left), left, right)
+
+        return self.fold(rank, [wide(operand) for operand in operands], total)
+
+    def fold(
+        self, rank: SupportsIndex, operands: Sequence[Array], add: Callable[[Array, Array], Array]
+    ) -> list[Array]:
+        """Do `sums` with the adapter's own arrays: add(left, right) returns a new array with the
+        bits of ddl_add."""
         parts = self.parts(rank)
         own = sum(size for _, size in parts)
         if len(operands) != own:
             raise InvalidArgument(
                 f"operands: got {len(operands)}, but rank {rank} has {own} workers"
             )
+
+        def tree(at: int, size: int) -> Array:
+            if size == 1:
+                return operands[at]
+            half = 1 << (size - 1).bit_length() - 1
+            return add(tree(at, half), tree(at + half, size - half))
+
         ends = itertools.accumulate((size for _, size in parts), initial=0)
-        return [_tree(operands, at, size) for at, (_, size) in zip(ends, parts, strict=False)]
+        return [tree(at, size) for at, (_, size) in zip(ends, parts, strict=False)]
 
     def __repr__(self) -> str:
         return f"<ddl_core.Order of {self.workers} workers on {self.ranks} ranks>"
 
 
-def _tree(operands: Sequence[Any], at: int, size: int) -> Any:
-    """Return the tree's sum of `size` operands from number `at` on."""
-    import numpy as np
+def contiguous(workers: SupportsIndex, ranks: int, argument: str = "workers") -> Order:
+    """Return the order in which rank r has the workers from r * workers / ranks, rounded down, to
+    the next rank's. The same call returns the same object, so that the library keeps its plans.
+    Raises InvalidArgument, which names the argument."""
+    return _contiguous(integer(workers, argument, 1, WORKERS_MAX), ranks, os.getpid())
 
-    if size == 1:
-        operand = np.ascontiguousarray(operands[at])
-        return operand.astype(np.float32) if operand.dtype.name in _HALVES else operand
-    half = 1 << (size - 1).bit_length() - 1
-    left, right = _tree(operands, at, half), _tree(operands, at + half, size - half)
-    return add(np.empty_like(left), left, right)
+
+@functools.lru_cache
+def _contiguous(workers: int, ranks: int, process: int) -> Order:
+    """Return that order. A forked child cannot use its parent's."""
+    return Order([((v + 1) * ranks - 1) // workers for v in range(workers)], ranks)
 
 
 def allreduce_ordered(
@@ -140,7 +166,7 @@ def _parts(
     if len(parts) != len(own):
         raise InvalidArgument(f"parts: got {len(parts)}, but rank {rank} has {len(own)}: {own}")
     dtype = target.dtype
-    wide = dtypes.from_name("float32", "parts") if dtype.name in _HALVES else dtype
+    wide = dtypes.from_name("float32", "parts") if dtype.name in HALVES else dtype
     sources = [as_buffer(part, f"parts[{k}]") for k, part in enumerate(parts)]
     for k, source in enumerate(sources):
         if source.dtype is not wide:

@@ -24,6 +24,7 @@ from jax.typing import ArrayLike
 from ddl_core import adapter, dtypes
 from ddl_core.arguments import op_value
 from ddl_core.errors import InvalidArgument, Unsupported
+from ddl_core.order import HALVES, contiguous
 from ddl_jax import primitives
 from ddl_jax.arrays import as_array
 from ddl_jax.communicators import Communicator, members
@@ -139,6 +140,42 @@ def reduce_scatter(array: ArrayLike, op: Op = "sum", *, comm: Communicator | Non
     number = _op(op, [own])
     adapter.equal_rows("array", own.shape, members(comm)[2])
     return _call(primitives.reduce_scatter_p, comm, own, op=number)
+
+
+def allreduce_parts(
+    operands: ArrayLike, workers: int, op: Op = "sum", *, comm: Communicator | None = None
+) -> Array:
+    """Sum the arrays of logical workers, with the same bits on any number of ranks.
+
+    operands  the arrays of this rank's workers, stacked along the first dimension. Rank r of p has
+              the workers from r * workers // p up to the next rank's first
+    workers   the number of workers of all ranks
+    op        "sum"; or "average", the sum divided by the number of workers
+
+    All ranks call it, with equal shapes apart from the first dimension. It needs no setting of
+    `init`, whose `invariant` may be "ranks:V". Half types are added in float32, and the result is
+    rounded once. It works on CPUs only, and has no derivative. Raises like `allreduce`, and
+    InvalidArgument if there is not one operand for each of this rank's workers.
+    """
+    own = _array(operands)
+    return _sum_parts(primitives.allreduce_parts_p, own, own.shape[1:], workers, op, comm)
+
+
+def reduce_scatter_parts(
+    operands: ArrayLike, workers: int, op: Op = "sum", *, comm: Communicator | None = None
+) -> Array:
+    """Return this rank's part of the result of `allreduce_parts`. The parts are equal, along the
+    first dimension.
+
+    operands: as in `allreduce_parts`; the first dimension of each worker's array is a multiple of
+    the number of ranks.
+
+    All ranks call it. Raises like `allreduce_parts`.
+    """
+    own = _array(operands)
+    rows = adapter.equal_rows("an operand", own.shape[1:], members(comm)[2])
+    shape = (rows, *own.shape[2:])
+    return _sum_parts(primitives.reduce_scatter_parts_p, own, shape, workers, op, comm)
 
 
 def alltoall(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
@@ -278,6 +315,33 @@ def _tag(name: str, tag: int) -> int:
     if not 0 <= tag < 2**31:
         raise InvalidArgument(f"{name}: {tag} is not from 0 to {2**31 - 1}")
     return int(tag)
+
+
+def _sum_parts(
+    primitive: Primitive,
+    own: Array,
+    shape: tuple[int, ...],
+    workers: int,
+    op: str,
+    comm: Communicator | None,
+) -> Array:
+    """Add the operands as far as this rank can, and return the result of the primitive for these
+    parts. XLA would combine additions with the operations before them, and change the bits."""
+    number = _op(op, [own])
+    kind = own.dtype.name
+    if op not in ("sum", "average") or kind == "bool" or kind.startswith("float8"):
+        raise Unsupported(f"op: {op} of {kind}; must be sum or average, and not of bool or float8")
+    if not own.shape:
+        raise InvalidArgument("operands: has no dimension; jnp.stack this rank's workers' arrays")
+    order = contiguous(workers, members(comm)[2])
+    wide = own.astype(jnp.float32) if kind in HALVES else own
+
+    def add(left: Array, right: Array) -> Array:
+        return _call(primitives.add_p, comm, left, right)
+
+    parts = order.fold(members(comm)[1], list(wide), add)
+    numbers = {"op": number, "workers": order.workers, "parts": len(parts)}
+    return _call(primitive, comm, *(parts or [wide]), **numbers, shape=shape, dtype=own.dtype)
 
 
 def _call(

@@ -20,6 +20,7 @@ from ddl_jax import programs
 from ddl_jax.effects import EFFECT, EFFECTS
 
 TARGET = "ddl"  # the target's name in XLA of csrc/handler.c
+ON_CPUS_ONLY = ("add", "allreduce_parts", "reduce_scatter_parts")
 
 Array = Any
 Rule = Callable[..., Any]
@@ -50,6 +51,8 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
         context: Any, *operands: Any, is_gpu: bool = False, **parameters: Any
     ) -> Sequence[Any]:
         _check_devices(context)
+        if is_gpu and kind in ON_CPUS_ONLY:
+            raise NotImplementedError(f"{primitive.name} is not supported on GPUs, only on CPUs")
         numbers = {
             name: np.int64(value) for name, value in parameters.items() if isinstance(value, int)
         }
@@ -147,6 +150,13 @@ recv_p = _define(
         *([jax.core.ShapedArray((), jnp.int32)] if tells else []),
     ],
 )
+add_p = _define("add", lambda left, right, **_: [left])  # with the bits of ordered sums
+# Take the parts of this rank, or an array without elements if it has none, and the parameters op,
+# workers (of all ranks), parts (their number) and the result's shape and dtype.
+allreduce_parts_p, reduce_scatter_parts_p = (
+    _define(kind, lambda *_, shape, dtype, **__: [jax.core.ShapedArray(shape, dtype)])
+    for kind in ("allreduce_parts", "reduce_scatter_parts")
+)
 barrier_p = _define("barrier", lambda **_: [jax.core.ShapedArray((), jnp.uint8)])
 
 
@@ -185,10 +195,31 @@ def _batch_recv(arrays: Any, dims: Any, *, shape: Any, **parameters: Any) -> Any
     return results, [0, None][: len(results)]
 
 
+def _batch_add(arrays: Any, dims: Any, **parameters: Any) -> Any:
+    return add_p.bind(*map(_move(0), arrays, dims), **parameters), [0]
+
+
+def _batch_parts(primitive: Primitive, axis: int) -> Rule:
+    """Return the rule of a sum of parts whose batch becomes this axis of the parts and result."""
+
+    def rule(arrays: Any, dims: Any, *, shape: Any, **parameters: Any) -> Any:
+        shape = (*shape[:axis], arrays[0].shape[dims[0]], *shape[axis:])
+        return primitive.bind(*map(_move(axis), arrays, dims), shape=shape, **parameters), [axis]
+
+    return rule
+
+
+def _move(axis: int) -> Callable[[Array, int], Array]:
+    return lambda array, dim: jnp.moveaxis(array, dim, axis)
+
+
 for _p in (allreduce_p, broadcast_p, reduce_p):
     batching.primitive_batchers[_p] = _batch_in_place(_p)
 for _p in (allgather_p, reduce_scatter_p, alltoall_p):
     batching.primitive_batchers[_p] = _batch_second(_p)
+batching.primitive_batchers[add_p] = _batch_add
+batching.primitive_batchers[allreduce_parts_p] = _batch_parts(allreduce_parts_p, 0)
+batching.primitive_batchers[reduce_scatter_parts_p] = _batch_parts(reduce_scatter_parts_p, 1)
 batching.primitive_batchers[sendrecv_p] = _batch_sendrecv
 batching.primitive_batchers[send_p] = _batch_send
 batching.primitive_batchers[recv_p] = _batch_recv

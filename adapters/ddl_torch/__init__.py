@@ -33,6 +33,8 @@ from ddl_torch.collectives import (
     reduce_scatter_async,
 )
 from ddl_torch.optimizer import DistributedOptimizer
+from ddl_torch.options import Options
+from ddl_torch.parts import allreduce_parts, reduce_scatter_parts
 from ddl_torch.serving import serve
 from ddl_torch.state import (
     allgather_object,
@@ -53,6 +55,7 @@ from ddl_torch.world import (
 
 __all__ = [
     "DistributedOptimizer",
+    "Options",
     "SyncBatchNorm",
     "Work",
     "allgather",
@@ -60,6 +63,7 @@ __all__ = [
     "allgather_object",
     "allreduce",
     "allreduce_async",
+    "allreduce_parts",
     "alltoall",
     "alltoall_async",
     "average_metrics",
@@ -79,6 +83,7 @@ __all__ = [
     "rank",
     "reduce_scatter",
     "reduce_scatter_async",
+    "reduce_scatter_parts",
     "scaled_warmup",
     "serve",
     "shutdown",

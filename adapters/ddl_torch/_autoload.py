@@ -167,25 +167,28 @@ def _open_set_pg_timeout(dist: Any) -> None:
         dist._set_pg_timeout = _set_pg_timeout
 
 
-def _create(group: Any, _options: Any) -> Any:
+def _create(group: Any, given: Any) -> Any:
     """Create the backend of a new group that this process is a member of."""
     if group.global_ranks_in_group:
-        return _join(group)[0]
+        return _join(group, given)[0]
     from ddl_core import env_switches
 
     env_switches.check(group.group_rank)
-    backend, local_rank = _join(group)
+    backend, local_rank = _join(group, given)
     env_switches.joined("torch.distributed", group.group_rank, local_rank)
     return backend
 
 
-def _join(group: Any) -> tuple[Any, int]:
-    """Join a new group. Return its backend and this process's local rank in it."""
+def _join(group: Any, given: Any) -> tuple[Any, int]:
+    """Join a new group with these pg_options. Return its backend and this process's local rank in
+    it."""
     import torch
 
     from ddl_core import torch_choices
     from ddl_torch import _build
+    from ddl_torch.options import of_new_group
 
+    options = of_new_group(group, given)
     native = _build.module_or_none()
     reconfigurable = bool(getattr(group, "enable_reconfigure", False))  # since PyTorch 2.14
     if native is not None:
@@ -204,6 +207,7 @@ def _join(group: Any) -> tuple[Any, int]:
             group.global_ranks_in_group,
             group.group_id,
             reconfigurable,
+            options.number(),
         )
         if reconfigurable:  # the ranks on this host are not known before the first reconfiguration
             return backend, torch_choices.local_rank(group.group_rank)
@@ -215,5 +219,7 @@ def _join(group: Any) -> tuple[Any, int]:
         )
     from ddl_torch import fallback
 
-    joined = fallback.ProcessGroup(group.store, group.group_rank, group.group_size, group.timeout)
+    joined = fallback.ProcessGroup(
+        *(group.store, group.group_rank, group.group_size, group.timeout, options)
+    )
     return joined, joined.local()[0]

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ddl_torch import shared_memory as sharing
 from ddl_torch._autoload import cpu_backend, is_ddl, register
+from ddl_torch.options import Options
 
 if TYPE_CHECKING:
     from ddl_core import Comm
@@ -33,7 +34,12 @@ def adapter() -> ModuleType:
     return adapter
 
 
-def init(*, timeout: float | None = None, shared_memory: bool | str | None = None) -> None:
+def init(
+    *,
+    timeout: float | None = None,
+    shared_memory: bool | str | None = None,
+    invariant: str | None = None,
+) -> None:
     """Join the job that this process was started in.
 
     The launcher is detected as by ddl_core.init: ddlrun, mpirun of any MPI, torchrun, srun, or none
@@ -46,6 +52,8 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
                    buffers in place, in shared memory; "all": also all later tensors of at least
                    1 MiB; None: the value of DDL_TORCH_SHARED (0, 1 or all). Ranks may differ.
                    Forked children, such as data loader workers, get a copy of such memory
+    invariant      the order of additions: "size", "ranks:8" or "none", see `Options`; None:
+                   DDL_INVARIANT
 
     All ranks call this. Raises ddl_core.errors.InvalidState on a second call, InvalidArgument for
     an invalid argument, ddl_core's errors if not all ranks join, and
@@ -56,6 +64,7 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
     if is_initialized():
         raise adapter().joined_already(rank(), size())
     config = adapter().comm_config(timeout)
+    options = Options(invariant=invariant)
     sharing.ask(shared_memory)
     if not dist.is_available():
         raise adapter().InvalidState("this PyTorch was built without torch.distributed")
@@ -65,6 +74,11 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
             raise adapter().InvalidState(
                 f"torch.distributed is initialized already, with the backend {name};"
                 ' initialize it with "ddl", or leave it to ddl_torch.init()'
+            )
+        if invariant is not None:
+            raise adapter().InvalidArgument(
+                f"invariant: {invariant!r}, but torch.distributed is initialized already; pass"
+                f" pg_options=ddl_torch.Options(invariant={invariant!r}) to init_process_group"
             )
         _group, _ours = dist.group.WORLD, False
         _share()
@@ -77,9 +91,8 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
         store = _connect_store(comm, limit or timedelta(seconds=_STORE_TIMEOUT))
         own_rank, world_size = comm.rank, comm.size
     backend = "cpu:ddl,cuda:ddl" if torch.cuda.device_count() else "ddl"
-    dist.init_process_group(
-        backend, store=store, rank=own_rank, world_size=world_size, timeout=limit
-    )
+    how = {"rank": own_rank, "world_size": world_size, "timeout": limit, "pg_options": options}
+    dist.init_process_group(backend, store=store, **how)
     _group, _ours = dist.group.WORLD, True
 
 

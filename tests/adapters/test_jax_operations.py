@@ -65,6 +65,15 @@ def test_operations(ddlrun: Run, size: int, sample: list[str]) -> None:
     assert len(numbers) == size and min(numbers) > 150
 
 
+@pytest.mark.parametrize(
+    ("size", "links"), [(2, "shm"), (3, "tcp"), pytest.param(4, "shm", marks=pytest.mark.slow)]
+)
+def test_invariant_sums(ddlrun: Run, size: int, links: str) -> None:
+    program = PROGRAMS / "jax_invariant.py"
+    ended = ddlrun(size, program, env={"DDL_LINKS": links}, limit=180).expect_success()
+    assert ended.out.count("done") == size
+
+
 def test_failures_inside_programs(ranks: Run) -> None:
     """A mismatch and a dead rank, in the middle of a compiled program; then the world is joined
     anew, and one program serves in both worlds. No rank ends another's process."""

@@ -50,6 +50,21 @@ def test_async(ddlrun: Run, size: int) -> None:
     assert ended.out.count("done") == size
 
 
+@pytest.mark.parametrize(
+    ("size", "environment"),
+    [
+        (2, {}),
+        (3, {"DDL_LINKS": "tcp", "DDL_INVARIANT": "size"}),
+        pytest.param(3, {"DDL_LINKS": "tcp", "DDL_TORCH_NATIVE": "0"}, marks=pytest.mark.slow),
+        pytest.param(4, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_invariant_sums(ddlrun: Run, size: int, environment: dict[str, str]) -> None:
+    program = PROGRAMS / "torch_invariant.py"
+    ended = ddlrun(size, program, env=environment, limit=180).expect_success()
+    assert ended.out.count("done") == size
+
+
 @pytest.mark.slow
 @sizes(2, slow=(1, 3))
 def test_training(ddlrun: Run, size: int) -> None:

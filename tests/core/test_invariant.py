@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ import pytest
 from ranks import join, together
 
 from ddl_core import Comm, Config, Endpoint, add
-from ddl_core.errors import InvalidArgument
+from ddl_core.errors import DdlError, InvalidArgument
 
 pytestmark = pytest.mark.pure
 
 Array = np.ndarray[Any, Any]
 WORKERS = 8
 COUNT = 999
+CREATIONS = 30
 
 
 def operand(worker: int) -> Array:
@@ -104,3 +106,29 @@ def test_plain_operand_under_ranks_names_the_call(by_ranks: Sequence[Comm]) -> N
 def test_unknown_setting_is_refused(value: str) -> None:
     with pytest.raises(InvalidArgument, match="invariant"):
         Config(invariant=value).fields()
+
+
+def test_different_settings_are_named_on_all_ranks() -> None:
+    """Many creations: a rank that finds the difference first must not end the slower ones'."""
+    settings = ["ranks:8", "size", "size"]
+    endpoints = [Endpoint() for _ in settings]
+    addresses = [endpoint.address for endpoint in endpoints]
+    start = threading.Barrier(len(settings))
+
+    def run(rank: int) -> list[str]:
+        config = Config(invariant=settings[rank], links=["tcp"], timeout=20)
+        messages = []
+        for _ in range(CREATIONS):
+            start.wait()
+            with pytest.raises(DdlError) as raised:
+                endpoints[rank].connect(addresses, rank, config)
+            messages.append(str(raised.value))
+        return messages
+
+    for rank, messages in enumerate(together(run, len(settings))):
+        other = "size on rank 1 " if rank == 0 else "ranks:8 on rank 0 "
+        expected = f"DDL_INVARIANT is {settings[rank]} on rank {rank} "
+        unclear = [text for text in messages if expected not in text or other not in text]
+        assert not unclear, unclear
+    for endpoint in endpoints:
+        endpoint.close()

@@ -17,6 +17,7 @@
 #include "ddl/ddl.h"
 
 #include "callers.h"
+#include "orders.h"
 #include "pages.h"
 #include "xla/ffi/api/c_api.h"
 
@@ -223,6 +224,24 @@ static ddl_status exchange(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
                         elements(recv), source, recv_tag, type_of(send), options, NULL);
 }
 
+/* The ordered sum of the workers' operands; the parts of this rank are their sums (ops "add"). */
+static ddl_status sum_parts(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
+                            const ddl_options *options)
+{
+    const XLA_FFI_Buffer *recv = result(frame, 0);
+    int64_t n = number(frame, "parts");
+    const void *sums[n + 1];
+    for (int64_t k = 0; k < n; k++)
+        sums[k] = given(frame, k)->data;
+    ddl_order *order = NULL;
+    ddl_status status = order_of((int)number(frame, "workers"), ddl_comm_size(comm), &order);
+    if (status != DDL_OK)
+        return status;
+    return (kind_is(frame, "allreduce_parts") ? ddl_allreduce_ordered : ddl_reduce_scatter_ordered)(
+        comm, order, sums, recv->data, elements(recv), type_of(recv), (ddl_op)number(frame, "op"),
+        options, NULL);
+}
+
 /* Prepare results that are not in place: their memory was never touched. */
 static void expect_results(const XLA_FFI_CallFrame *frame)
 {
@@ -245,6 +264,11 @@ static ddl_status run(ddl_comm *comm, const XLA_FFI_CallFrame *frame, const ddl_
         return reduce(comm, frame, options);
     if (kind_is(frame, "send") || kind_is(frame, "recv") || kind_is(frame, "sendrecv"))
         return exchange(comm, frame, options);
+    if (kind_is(frame, "allreduce_parts") || kind_is(frame, "reduce_scatter_parts"))
+        return sum_parts(comm, frame, options);
+    if (kind_is(frame, "add"))
+        return ddl_add(result(frame, 0)->data, given(frame, 0)->data, given(frame, 1)->data,
+                       elements(result(frame, 0)), type_of(result(frame, 0)));
 
     const XLA_FFI_Buffer *send = given(frame, 0), *recv = result(frame, 0);
     int64_t size = ddl_comm_size(comm);

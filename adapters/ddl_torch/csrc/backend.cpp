@@ -35,17 +35,17 @@ GroupOfCalls create_calls(ddl_comm *comm, const char *operation)
 } // namespace
 
 Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> group, int rank,
-                 int size, Milliseconds timeout)
-    : c10d::Backend(rank, size), store_(std::move(store)), group_(std::move(group)),
-      options_(c10::make_intrusive<Options>("ddl", timeout))
+                 int size, Milliseconds timeout, int invariant)
+    : c10d::Backend(rank, size), store_(std::move(store)), invariant_(invariant),
+      group_(std::move(group)), options_(c10::make_intrusive<Options>("ddl", timeout))
 {
     init();
 }
 
 Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::unique_ptr<Roster> roster, int rank,
-                 int size, Milliseconds timeout)
-    : c10d::Backend(rank, size), store_(std::move(store)), roster_(std::move(roster)),
-      options_(c10::make_intrusive<Options>("ddl", timeout))
+                 int size, Milliseconds timeout, int invariant)
+    : c10d::Backend(rank, size), store_(std::move(store)), invariant_(invariant),
+      roster_(std::move(roster)), options_(c10::make_intrusive<Options>("ddl", timeout))
 {
     init();
 }
@@ -82,6 +82,11 @@ const std::string Backend::getBackendName() const
 c10::intrusive_ptr<Backend::Options> Backend::getBackendOptions()
 {
     return options_;
+}
+
+int Backend::invariant() const
+{
+    return invariant_;
 }
 
 void Backend::setTimeout(Milliseconds timeout)
@@ -124,10 +129,11 @@ c10::intrusive_ptr<Backend> Backend::derive(const char *operation, const std::ve
 {
     const auto timeout = options ? options->timeout : options_->timeout;
     const auto parent = group(operation);
-    auto made = parent->derive(ranks, operation, timeout);
+    auto made = parent->derive(ranks, operation, timeout, invariant_);
     TORCH_CHECK_WITH(DistBackendError, made, "ddl ", operation, ": ", parent->closing_reason());
     const int own = int(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-    return c10::make_intrusive<Backend>(store, std::move(made), own, int(ranks.size()), timeout);
+    return c10::make_intrusive<Backend>(store, std::move(made), own, int(ranks.size()), timeout,
+                                        invariant_);
 }
 
 bool Backend::supportsShrinking() const
@@ -159,8 +165,8 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::
                                                  const int &rank, const int &size)
 {
     const auto timeout = options ? options->timeout : options_->timeout;
-    return c10::make_intrusive<Backend>(store, Group::join(*store, rank, size, timeout), rank, size,
-                                        timeout);
+    return c10::make_intrusive<Backend>(store, Group::join(*store, rank, size, timeout, invariant_),
+                                        rank, size, timeout, invariant_);
 }
 
 void Backend::shutdown()

@@ -46,18 +46,20 @@ class Backend final : public c10d::Backend
     using WorkPtr = c10::intrusive_ptr<c10d::Work>;
     using Milliseconds = std::chrono::milliseconds;
 
-    // `group` has already been joined; `timeout` applies to its operations.
+    // `group` has already been joined; `timeout` applies to its operations. The groups that are
+    // made from this one have its `invariant`, see ddl_comm_config.
     Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> group, int rank, int size,
-            Milliseconds timeout);
+            Milliseconds timeout, int invariant);
     // One without members until reconfigure() is called.
     Backend(c10::intrusive_ptr<c10d::Store> store, std::unique_ptr<Roster> roster, int rank,
-            int size, Milliseconds timeout);
+            int size, Milliseconds timeout, int invariant);
     ~Backend() override;
 
     // ---- backend.cpp ----
 
     const std::string getBackendName() const override;
     c10::intrusive_ptr<Options> getBackendOptions();
+    int invariant() const;
     void setTimeout(Milliseconds timeout);
     void setSequenceNumberForGroup() override;
     uint64_t getSequenceNumberForGroup() override;
@@ -113,6 +115,10 @@ class Backend final : public c10d::Backend
                                  const c10d::ReduceScatterOptions &options) override;
     WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                             const c10d::ReduceScatterOptions &options) override;
+    // Set the output to the ordered sum of all ranks' parts, or with `scatters` to this rank's
+    // block of it. The order is only used during the call. All tensors are contiguous, on the host.
+    WorkPtr reduce_parts(const Tensors &parts, const at::Tensor &output, ddl_order *order,
+                         ddl_op op, bool scatters);
 
     // ---- sparse.cpp ----
 
@@ -180,6 +186,7 @@ class Backend final : public c10d::Backend
     void allgather_part(Operation &operation, const Blocks &output, const at::Tensor &input) const;
 
     const c10::intrusive_ptr<c10d::Store> store_;
+    const int invariant_;
     const std::unique_ptr<Roster> roster_; // null: the members are fixed
     mutable std::mutex group_mutex_;       // unused while they are
     std::shared_ptr<Group> group_;         // null before the first reconfiguration succeeds

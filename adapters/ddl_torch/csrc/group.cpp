@@ -189,7 +189,7 @@ std::string Endpoint::address() const
 // ---- Group ----
 
 std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
-                                   std::chrono::milliseconds timeout)
+                                   std::chrono::milliseconds timeout, int invariant)
 {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     const auto left = [deadline] { // at least 1 s: all ranks are present
@@ -207,12 +207,13 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
     }
     ddl_comm_config config{};
     config.tag = members.tag;
+    config.invariant = invariant;
     config.timeout_ms = left().count();
     return create(std::move(endpoint), std::move(members.addresses), rank, config, timeout);
 }
 
 std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::string &name,
-                                     std::chrono::milliseconds timeout)
+                                     std::chrono::milliseconds timeout, int invariant)
 {
     std::shared_ptr<Endpoint> endpoint;
     if (auto held = use(); held && owner_ == getpid())
@@ -232,6 +233,7 @@ std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::s
     }
     ddl_comm_config config{};
     config.timeout_ms = std::max<int64_t>(timeout.count(), 1);
+    config.invariant = invariant;
     {
         std::lock_guard<std::mutex> lock(mutex_);
         config.epoch = ++derived_[list];
@@ -260,10 +262,11 @@ std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::s
 std::shared_ptr<Group> Group::among(std::shared_ptr<Endpoint> endpoint, Addresses addresses,
                                     int rank, uint64_t tag,
                                     std::chrono::milliseconds creation_timeout,
-                                    std::chrono::milliseconds timeout)
+                                    std::chrono::milliseconds timeout, int invariant)
 {
     ddl_comm_config config{};
     config.tag = tag;
+    config.invariant = invariant;
     config.timeout_ms = std::max<int64_t>(creation_timeout.count(), 1);
     return create(std::move(endpoint), std::move(addresses), rank, config, timeout);
 }

@@ -71,21 +71,22 @@ class Group
   public:
     // Exchange addresses with the other ranks through the store and join them. Blocks at most
     // `timeout`; all ranks must call it. Throws DistBackendError that names the missing ranks.
+    // `invariant` here and below: that of ddl_comm_config.
     static std::shared_ptr<Group> join(c10d::Store &store, int rank, int size,
-                                       std::chrono::milliseconds timeout);
+                                       std::chrono::milliseconds timeout, int invariant);
 
     // Create a group of some of this group's ranks, in the given order, without a store, because
     // their addresses are known. A counter distinguishes groups with the same ranks and name.
     // Return nullptr if this group is closed.
     std::shared_ptr<Group> derive(const std::vector<int> &ranks, const std::string &name,
-                                  std::chrono::milliseconds timeout);
+                                  std::chrono::milliseconds timeout, int invariant);
 
     // The same for given addresses in the order of ranks. A call of one member joins those calls of
     // the others that have the same tag.
     static std::shared_ptr<Group> among(std::shared_ptr<Endpoint> endpoint,
                                         std::vector<std::vector<uint8_t>> addresses, int rank,
                                         uint64_t tag, std::chrono::milliseconds creation_timeout,
-                                        std::chrono::milliseconds timeout);
+                                        std::chrono::milliseconds timeout, int invariant);
 
     // The open groups of this process, in the order of creation.
     static std::vector<std::shared_ptr<Group>> all();

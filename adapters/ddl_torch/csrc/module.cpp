@@ -32,22 +32,23 @@ BackendPtr named(c10::intrusive_ptr<Backend> backend, const std::vector<int> &ra
 // PyTorch ensures that either all members have that default group or none has.
 BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                   std::chrono::milliseconds timeout, const std::vector<int> &ranks,
-                  const std::string &name, bool reconfigurable)
+                  const std::string &name, bool reconfigurable, int invariant)
 {
     if (reconfigurable) {
         auto backend = c10::make_intrusive<Backend>(store, std::make_unique<ddl_torch::Roster>(),
-                                                    rank, size, timeout);
+                                                    rank, size, timeout, invariant);
         return named(std::move(backend), ranks, name);
     }
     std::shared_ptr<Group> group, world = ranks.empty() ? nullptr : Group::world(ranks.at(rank));
     if (world)
-        group = world->derive(ranks, name, timeout);
+        group = world->derive(ranks, name, timeout, invariant);
     if (!group)
-        group = Group::join(*store, rank, size, timeout);
+        group = Group::join(*store, rank, size, timeout, invariant);
     if (ranks.empty())
         Group::set_world(rank, group);
-    return named(c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout), ranks,
-                 name);
+    return named(
+        c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout, invariant),
+        ranks, name);
 }
 
 Backend &ours(const BackendPtr &backend)
@@ -89,25 +90,37 @@ PYBIND11_MODULE(_ddl_torch, m)
     // Gloo's class has `options` and `_set_default_timeout` in addition to the common methods.
     py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
         .def_property_readonly("options", &Backend::getBackendOptions)
+        .def_property_readonly("invariant", &Backend::invariant)
         .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))
         .def(
             "allocate_tensor",
             [](Backend &, int64_t elements, at::ScalarType dtype, const at::Device &device) {
                 return ddl_torch::empty_shared(elements, at::device(device).dtype(dtype));
             },
-            py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"));
+            py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"))
+        .def(
+            "reduce_parts",
+            [](Backend &backend, const ddl_torch::Tensors &parts, const at::Tensor &output,
+               uintptr_t order, int op, bool scatters) {
+                return backend.reduce_parts(parts, output, reinterpret_cast<ddl_order *>(order),
+                                            ddl_op(op), scatters);
+            },
+            no_gil(), py::arg("parts"), py::arg("output"), py::arg("order"), py::arg("op"),
+            py::arg("scatters"));
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
-          py::arg("timeout"), py::arg("ranks"), py::arg("name"), py::arg("reconfigurable"));
+          py::arg("timeout"), py::arg("ranks"), py::arg("name"), py::arg("reconfigurable"),
+          py::arg("invariant"));
     // A group that torch.distributed does not know, so that no subgroup is derived from it.
     // torchft's chains of callbacks need those of complete futures to run at once.
     m.def(
         "join",
         [](const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
            std::chrono::milliseconds timeout, const std::string &name) {
-            auto group = Group::join(*store, rank, size, timeout);
+            auto group = Group::join(*store, rank, size, timeout, 0);
             group->run_callbacks_at_once();
-            return named(c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout),
-                         {}, name);
+            return named(
+                c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout, 0), {},
+                name);
         },
         no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
         py::arg("name"));

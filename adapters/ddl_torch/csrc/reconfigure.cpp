@@ -71,7 +71,7 @@ Backend::WorkPtr Backend::reconfigure(const c10d::ReconfigureOptions &options)
     drop_window();
     const int size = int(members.addresses.size());
     auto next = Group::among(roster_->endpoint(), std::move(members.addresses), members.rank,
-                             members.tag, limit, options_->timeout);
+                             members.tag, limit, options_->timeout, invariant_);
     watch_failures(*next);
     last = next;
     {

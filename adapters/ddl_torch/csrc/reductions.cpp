@@ -172,4 +172,26 @@ Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tens
     return submit(std::move(operation));
 }
 
+Backend::WorkPtr Backend::reduce_parts(const Tensors &parts, const at::Tensor &output,
+                                       ddl_order *order, ddl_op op, bool scatters)
+{
+    using c10d::OpType;
+    Operation operation(generation_, scatters ? "reduce_scatter_parts" : "allreduce_parts",
+                        scatters ? "ddl:reduce_scatter" : "ddl:all_reduce",
+                        scatters ? OpType::REDUCE_SCATTER : OpType::ALLREDUCE);
+    operation.async = false;
+    operation.inputs = operation.buffers.keep = parts;
+    operation.buffers.outputs = {output};
+    std::vector<const void *> starts;
+    for (const auto &part : parts)
+        starts.push_back(part.const_data_ptr());
+    const ddl_dtype dtype = reduced_type(operation.name, output);
+    operation.parts.push_back(
+        [=, to = output.data_ptr(), count = output.numel()](auto comm, auto how, auto work) {
+            auto sum = scatters ? ddl_reduce_scatter_ordered : ddl_allreduce_ordered;
+            return sum(comm, order, starts.data(), to, count, dtype, op, how, work);
+        });
+    return submit(std::move(operation));
+}
+
 } // namespace ddl_torch

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -37,15 +37,21 @@ from ddl_torch.fallback.work import (
     exclude_from_compilation,
     profiled,
 )
+from ddl_torch.options import Options
+
+if TYPE_CHECKING:
+    from ddl_core.names import Op
 
 # The profiler's names of ddl_core's operations, the same as for the native part.
 _TITLES = {
     "allgather": "_all_gather_base",
     "allgatherv": "all_gather",
     "allreduce": "all_reduce",
+    "allreduce_ordered": "all_reduce",
     "alltoallv": "all_to_all",
     "gatherv": "gather",
     "reduce_scatter": "_reduce_scatter_base",
+    "reduce_scatter_ordered": "reduce_scatter",
     "reduce_scatterv": "reduce_scatter",
     "scatterv": "scatter",
 }
@@ -62,9 +68,12 @@ class ProcessGroup(dist.ProcessGroup):
     have both names. As in c10d, callers may pass a root or a ReduceOp instead of options, and a
     tensor instead of a list with one tensor."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, options: Options
+    ) -> None:
         super().__init__(rank, size)
         self._store = store
+        self._own_options, self.invariant = options, options.number()
         self.options = dist._Backend.Options("ddl", timeout)
         self._name = self._description = ""
         self._window: Work | None = None
@@ -76,7 +85,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._named_lock = threading.Lock()
         self._sequence = self._monitored = self._splits = 0
         with dist_errors():
-            self._comm, self._number = _join(store, rank, size, timeout)
+            self._comm, self._number = _join(store, rank, size, timeout, options)
 
     # ---- about the group ----
 
@@ -146,7 +155,9 @@ class ProcessGroup(dist.ProcessGroup):
             return None
         store = dist.PrefixStore(f"split/{self._splits}/{ranks}", self._store)
         limit = self._timeout if timeout is None else timeout
-        group = ProcessGroup(store, ranks.index(self._comm.rank), len(ranks), limit)
+        group = ProcessGroup(
+            store, ranks.index(self._comm.rank), len(ranks), limit, self._own_options
+        )
         group.setGroupName(f"{self._name}, split {self._splits}")
         return group
 
@@ -256,6 +267,15 @@ class ProcessGroup(dist.ProcessGroup):
 
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def reduce_parts(
+        self, parts: list[Tensor], output: Tensor, order: ddl_core.Order, op: Op, scatters: bool
+    ) -> Work:
+        """Set the output to the ordered sum of all ranks' parts, or with `scatters` to this rank's
+        block of it. All tensors are contiguous, on the host."""
+        name = "reduce_scatter_ordered" if scatters else "allreduce_ordered"
+        arguments = (order, [as_buffer(part) for part in parts], as_buffer(output))
+        return self._run([(name, arguments, {"op": op})], [output])
 
     def _allreduce_sparse(self, tensor: Tensor, options: Any) -> Work:
         """Gather all indices and values on all ranks, and add them up in the order of ranks."""
@@ -432,7 +452,9 @@ class ProcessGroup(dist.ProcessGroup):
 exclude_from_compilation(ProcessGroup)
 
 
-def _join(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_core.Comm, int]:
+def _join(
+    store: Any, rank: int, size: int, timeout: timedelta, options: Options
+) -> tuple[ddl_core.Comm, int]:
     """Exchange addresses through the store, as group.cpp does, and join. Return the comm, and the
     number that distinguishes successive groups on one store."""
     global _endpoint
@@ -445,7 +467,9 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_cor
     if len(set(addresses)) < size:
         endpoint = ddl_core.Endpoint() if owned else endpoint
         addresses, number = _exchange(store, endpoint.address, rank, size, timeout)
-    config = ddl_core.Config(timeout=max(seconds, 1), operation_timeout=seconds)
+    config = ddl_core.Config(
+        timeout=max(seconds, 1), operation_timeout=seconds, invariant=options.invariant
+    )
     return endpoint.connect(addresses, rank, config, owned=owned), number
 
 

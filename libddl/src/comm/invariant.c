@@ -59,6 +59,8 @@ ddl_status ddl__check_invariant(const ddl_comm *comm, const ddl__call *call)
                      (int)workers, comm->size, kind, (long long)comm->rank * workers / comm->size,
                      ((long long)comm->rank + 1) * workers / comm->size - 1,
                      call->kind == DDL__REDUCE_SCATTER
-                         ? "ddl_reduce_scatter_ordered, comm.reduce_scatter_ordered in Python"
-                         : "ddl_allreduce_ordered, comm.allreduce_ordered in Python");
+                         ? "ddl_reduce_scatter_ordered; in Python comm.reduce_scatter_ordered, and "
+                           "reduce_scatter_parts of ddl_torch and ddl_jax"
+                         : "ddl_allreduce_ordered; in Python comm.allreduce_ordered, and "
+                           "allreduce_parts of ddl_torch and ddl_jax");
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/comm.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +21,8 @@ typedef struct settings {
     ddl__sharing sharing;
 } settings;
 
-static ddl_status settings_compare(const ddl_comm *comm, const settings *own,
-                                   const settings *theirs, int rank)
+/* If a member fails here, every member does. */
+static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs, int rank)
 {
     const char *name = comm->names[rank];
     if (theirs->segment_bytes != comm->segment_bytes)
@@ -37,16 +38,21 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *own,
         return ddl__fail(DDL_EINVAL, "DDL_INVARIANT is %s on %s and %s on %s",
                          ddl__invariant_text(comm->config.invariant, ours), comm->names[comm->rank],
                          ddl__invariant_text(theirs->invariant, other), name);
-    /* For pairs that are connected later, both ends decide in advance which kind of link they
-     * use. */
-    if (ddl__is_sparse(comm->size) && theirs->shares != own->shares &&
-        ddl__may_share_memory(&comm->addresses[comm->rank], &comm->addresses[rank]))
-        return ddl__fail(DDL_EINVAL,
-                         "%s uses shared memory and %s does not: set DDL_LINKS or the comm's links "
-                         "alike on both, and see their warnings",
-                         own->shares ? comm->names[comm->rank] : name,
-                         own->shares ? name : comm->names[comm->rank]);
     return ddl__layout_compare(comm, &theirs->layout, name);
+}
+
+/* For pairs that are connected later, both ends decide in advance which kind of link they use. */
+static ddl_status sharing_compare(const ddl_comm *comm, const settings *own, const settings *theirs,
+                                  int rank)
+{
+    const char *self = comm->names[comm->rank], *name = comm->names[rank];
+    if (!ddl__is_sparse(comm->size) || theirs->shares == own->shares ||
+        !ddl__may_share_memory(&comm->addresses[comm->rank], &comm->addresses[rank]))
+        return DDL_OK;
+    return ddl__fail(DDL_EINVAL,
+                     "%s uses shared memory and %s does not: set DDL_LINKS or the comm's links "
+                     "alike on both, and see their warnings",
+                     own->shares ? self : name, own->shares ? name : self);
 }
 
 static void link_shorten(ddl__link *link)
@@ -96,6 +102,15 @@ static ddl_status run_operation(ddl_comm *comm, const ddl__call *call, const ddl
     return status;
 }
 
+static ddl_status run_barrier(ddl_comm *comm, const ddl__until *until)
+{
+    ddl__call call = {.kind = DDL__BARRIER,
+                      .dtype = DDL_U8,
+                      .uncounted = true, /* not one of the user's operations */
+                      .timeout_ms = left_ms(until, COMMIT_LEAST_MS)};
+    return run_operation(comm, &call, until);
+}
+
 /* All-gather `rows` in place. In a large comm use trees, whose edges the barrier that follows uses
  * as well: other algorithms would open the links of many more pairs for this operation alone. */
 static ddl_status gather_rows(ddl_comm *comm, void *rows, size_t row, int64_t timeout_ms,
@@ -139,7 +154,22 @@ static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sha
     return DDL_OK;
 }
 
-/* Compare and apply the settings of all members, by rank. */
+/* Compare the settings of all members, by rank. A member that has failed ends the comm, so it first
+ * waits until the others have the settings, too: then each of them reports the difference. */
+static ddl_status compare_settings(ddl_comm *comm, const settings *all, const ddl__until *until)
+{
+    ddl_status status = DDL_OK;
+    for (int i = 0; status == DDL_OK && i < comm->size; i++)
+        status = settings_compare(comm, &all[i], i);
+    if (status == DDL_OK)
+        return DDL_OK;
+    char difference[DDL__MESSAGE_MAX];
+    snprintf(difference, sizeof difference, "%s", ddl__message());
+    run_barrier(comm, until);
+    return ddl__fail(status, "%s", difference);
+}
+
+/* Apply the settings of all members, by rank. */
 static ddl_status apply_settings(ddl_comm *comm, const settings *all)
 {
     size_t size = (size_t)comm->size;
@@ -148,7 +178,7 @@ static ddl_status apply_settings(ddl_comm *comm, const settings *all)
     ddl_status status =
         locations && sharing ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
-        status = settings_compare(comm, &all[comm->rank], &all[i], (int)i);
+        status = sharing_compare(comm, &all[comm->rank], &all[i], (int)i);
         locations[i] = all[i].layout.location;
         sharing[i] = all[i].sharing;
     }
@@ -182,6 +212,8 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
     if (status == DDL_OK)
         status = gather_rows(comm, all, sizeof *all, left, until);
     if (status == DDL_OK)
+        status = compare_settings(comm, all, until);
+    if (status == DDL_OK)
         status = apply_settings(comm, all);
     free(all);
     return status;
@@ -189,9 +221,5 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
 
 ddl_status ddl__creation_commit(ddl_comm *comm, const ddl__until *until)
 {
-    ddl__call call = {.kind = DDL__BARRIER,
-                      .dtype = DDL_U8,
-                      .uncounted = true, /* not one of the user's operations */
-                      .timeout_ms = left_ms(until, COMMIT_LEAST_MS)};
-    return comm->size == 1 || comm_is_pair(comm) ? DDL_OK : run_operation(comm, &call, until);
+    return comm->size == 1 || comm_is_pair(comm) ? DDL_OK : run_barrier(comm, until);
 }

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 
 def refused(
     kind: type[Exception], text: str, call: Callable[..., Any], *arguments: Any, **options: Any
@@ -17,3 +19,17 @@ def refused(
         assert text in str(error), str(error)
     else:
         raise AssertionError(f"no {kind.__name__}: {text}")
+
+
+def operand(worker: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Return float32 numbers of a worker, of many magnitudes: the order of additions matters."""
+    random = np.random.default_rng(worker)
+    return (random.standard_normal(shape) * 10.0 ** random.integers(-6, 7, shape)).astype("f")
+
+
+def tree(operands: list[Any]) -> Any:
+    """Return the sum of arrays in the order of ddl.h's "Ordered sums"."""
+    if len(operands) == 1:
+        return operands[0]
+    half = 1 << (len(operands) - 1).bit_length() - 1
+    return tree(operands[:half]) + tree(operands[half:])
