@@ -1,100 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "explore/creation/model.h"
-
-#include <stdio.h>
+/* The effects of events, and the invariants. */
 #include <string.h>
 
 #include "base/time_limits.h"
-#include "membership/creation.h"
-
-enum { QUEUE = 24, PARKED = 6 };
-
-/* The status in CLOSE when a member leaves the child. */
-#define LEFT ((ddl_status)1)
-
-/* The phase of a member's call. */
-typedef enum phase {
-    IDLE,
-    CONNECTING,
-    EXCHANGING, /* connected to all: the settings are exchanged */
-    COMMITTING,
-    HAS,   /* the member has the child */
-    DONE,  /* all calls are made */
-    ENDED, /* the parent has failed, or too many calls have failed */
-    DEAD
-} phase;
-
-typedef enum kind { HELLO = 1, ANSWER, CLOSE, SETTINGS, COMMIT, NOTICE } kind;
-
-/* A message. `dial` is the connection's number at its dialer, the higher rank. */
-typedef struct message {
-    int16_t status;
-    unsigned char kind, family, number, later, dial;
-    signed char from;
-} message;
-
-typedef struct channel {
-    message queue[QUEUE];
-    unsigned char length, unused[7];
-} channel;
-
-typedef enum link_state { NONE, DIALED, OPEN, CLOSED } link_state;
-
-typedef struct link {
-    unsigned char state, dial;
-    bool has_reason, unused;
-    int16_t status;
-    signed char from;
-    unsigned char number;
-} link;
-
-typedef struct node {
-    ddl__creation creation;
-    int64_t now;
-    uint64_t connected[FAMILIES]; /* numbers with which this member was connected to all */
-    uint64_t numbers[FAMILIES];   /* numbers that it has used */
-    link links[MOST];
-    message parked[MOST][PARKED], notices[MOST];
-    unsigned char ignored[MOST]; /* the number of each member's last failure that was relayed */
-    unsigned char phase, call, family, retries, dials, attempts, settings, commits;
-    unsigned char used[FAMILIES];
-    bool knows; /* it knows that the parent has failed */
-} node;
-
-struct world {
-    unsigned char faults, unused[4];
-    bool failed;   /* the parent has failed */
-    bool was_late; /* a limit has run out, or a member has failed by itself */
-    bool was_left; /* a program no longer makes calls that the others wait for */
-    node nodes[MOST];
-    channel channels[MOST][MOST]; /* by receiver and sender */
-};
+#include "explore/creation/world.h"
 
 static const char *broken;
 
 size_t world_bytes(void)
 {
     return sizeof(world);
-}
-
-static bool is_listed(const model *m, int family, int rank)
-{
-    return rank < m->n - (m->has_subset && family == 1);
-}
-
-static int family_of(const model *m, int rank, int call)
-{
-    return m->crossed && rank % 2 ? CALLS - 1 - call : call;
-}
-
-static int size_of(const model *m, int family)
-{
-    return m->n - (m->has_subset && family == 1);
-}
-
-static bool creates(const node *n)
-{
-    return n->phase >= CONNECTING && n->phase <= COMMITTING;
 }
 
 void world_init(const model *m, world *w)
@@ -115,15 +30,6 @@ static void send(world *w, int from, int to, message sent)
         broken = "a channel of the model is full";
     else
         c->queue[c->length++] = sent;
-}
-
-/* True if the channel has no earlier message of the same connection. A notice has its own. */
-static bool is_next(const channel *c, int at)
-{
-    for (int i = 0; i < at; i++)
-        if (c->queue[i].kind != NOTICE && c->queue[i].dial == c->queue[at].dial)
-            return c->queue[at].kind == NOTICE;
-    return true;
 }
 
 /* ---------------------------------------------------------------------------------- the attempts
@@ -428,8 +334,7 @@ static unsigned check(const model *m, world *w, int rank)
     return DDL__CREATION_CONTINUE;
 }
 
-/* True if a check would change anything. */
-static bool check_is_due(const model *m, const world *w, int rank)
+bool check_is_due(const model *m, const world *w, int rank)
 {
     world copy = *w;
     const node *n = &w->nodes[rank];
@@ -531,104 +436,6 @@ static void deliver(const model *m, world *w, int rank, int from, int which)
 
 /* ---------------------------------------------------------------------------------------- events
  */
-
-static bool is_waiting(const world *w, int rank, int peer)
-{
-    const node *n = &w->nodes[rank];
-    for (int i = 0; i < PARKED; i++)
-        if (n->parked[peer][i].kind && n->parked[peer][i].family == n->family &&
-            n->parked[peer][i].number == n->creation.number)
-            return true;
-    return false;
-}
-
-static bool happens_at_once(const model *m, const world *w, event e)
-{
-    const node *n = &w->nodes[e.a];
-    switch (e.type) {
-    case DELIVER:
-        return n->phase != DEAD && e.which < w->channels[e.a][e.b].length &&
-               is_next(&w->channels[e.a][e.b], e.which);
-    case CALL: return n->phase == IDLE;
-    case ACCEPT:
-        return n->phase == CONNECTING && !n->creation.doubted_until && e.b > e.a &&
-               is_waiting(w, e.a, e.b);
-    case CHECK:
-        return (n->phase == CONNECTING || (creates(n) && n->creation.doubted_until)) &&
-               check_is_due(m, w, e.a);
-    case LEAVE: return n->phase == HAS;
-    case KNOW: return w->failed && !n->knows && n->phase != DEAD;
-    default: return false;
-    }
-}
-
-static bool is_of_pairs(int type)
-{
-    return type == DELIVER || type == ACCEPT;
-}
-
-static bool is_busy(const model *m, const world *w)
-{
-    for (int type = 0; type < GIVE_UP; type++)
-        for (int a = 0; a < m->n; a++)
-            for (int b = 0; b < (is_of_pairs(type) ? m->n : 1); b++)
-                for (int i = 0; i < (type == DELIVER ? w->channels[a][b].length : 1); i++)
-                    if (happens_at_once(m, w,
-                                        (event){(unsigned char)type, (unsigned char)a,
-                                                (unsigned char)b, (unsigned char)i}))
-                        return true;
-    return false;
-}
-
-/* True if a member that this one needs is in another call, or makes none any more. A lower one that
- * has destroyed the parent has closed this one's connection. */
-static bool waits_for_another_call(const model *m, const world *w, int rank)
-{
-    const node *n = &w->nodes[rank];
-    for (int b = 0; b < m->n; b++) {
-        const node *other = &w->nodes[b];
-        if (b != rank && is_listed(m, n->family, b) &&
-            ((other->phase == ENDED && b > rank) || other->phase == DONE || other->phase == DEAD ||
-             (creates(other) && (other->family != n->family || other->call != n->call))))
-            return true;
-    }
-    return false;
-}
-
-bool world_allows(const model *m, const world *w, event e)
-{
-    const node *n = &w->nodes[e.a];
-    if (e.type < GIVE_UP)
-        return happens_at_once(m, w, e);
-    if (e.type >= NATURAL && w->faults >= m->faults)
-        return false;
-    switch (e.type) {
-    case GIVE_UP: return creates(n) && n->creation.doubted_until > n->now && !is_busy(m, w);
-    case TIME_UP: return creates(n) && !is_busy(m, w) && waits_for_another_call(m, w, e.a);
-    case KILL: return n->phase != DEAD;
-    case ABORT: return n->phase < ENDED && !n->knows;
-    case ABORT_CHILD: return n->phase == HAS;
-    case LATE: return creates(n);
-    case REFUSE: return n->phase == CONNECTING && !n->creation.doubted_until;
-    default: return false;
-    }
-}
-
-int world_events(const model *m, const world *w, event *events, int capacity, bool faults)
-{
-    int n = 0;
-    for (int type = 0; type < (faults ? TYPES : NATURAL); type++)
-        for (int a = 0; a < m->n; a++)
-            for (int b = 0; b < (is_of_pairs(type) ? m->n : 1); b++)
-                for (int i = 0; i < (type == DELIVER ? w->channels[a][b].length : 1); i++) {
-                    event e = {(unsigned char)type, (unsigned char)a, (unsigned char)b,
-                               (unsigned char)i};
-                    if ((is_of_pairs(type) && a == b) || n == capacity || !world_allows(m, w, e))
-                        continue;
-                    events[n++] = e;
-                }
-    return n;
-}
 
 static void accept_member(world *w, int rank, int peer)
 {
@@ -767,57 +574,4 @@ const char *world_check_end(const model *m, const world *w)
             return "C5: the members do not create the child, however often they try";
     }
     return NULL;
-}
-
-/* -------------------------------------------------------------------------------------- printing
- */
-
-uint64_t world_hash(const world *w)
-{
-    uint64_t h = 0x9e3779b97f4a7c15;
-    const unsigned char *at = (const unsigned char *)w;
-    for (size_t i = 0; i + 8 <= sizeof *w; i += 8) {
-        uint64_t word;
-        memcpy(&word, at + i, 8);
-        h = (h ^ word) * 0xff51afd7ed558ccd;
-        h ^= h >> 32;
-    }
-    return h;
-}
-
-void event_print(event e)
-{
-    static const char *const names[TYPES] = {"receives from",
-                                             "begins a call",
-                                             "answers",
-                                             "looks for facts",
-                                             "leaves the child",
-                                             "learns that the parent has failed",
-                                             "has doubted for long enough",
-                                             "is in the wrong call for too long",
-                                             "is killed",
-                                             "aborts the parent",
-                                             "aborts the child",
-                                             "is late",
-                                             "fails by itself"};
-    printf("  %d %s", e.a, names[e.type]);
-    if (is_of_pairs(e.type))
-        printf(" %d", e.b);
-    printf(e.which ? ", message %d\n" : "\n", e.which);
-}
-
-void world_print(const model *m, const world *w)
-{
-    static const char *const phases[] = {"idle",          "connecting", "exchanging", "committing",
-                                         "has the child", "done",       "ended",      "dead"};
-    static const char *const states[] = {"none", "dialed", "open", "closed"};
-    for (int a = 0; a < m->n; a++) {
-        const node *n = &w->nodes[a];
-        printf("  %d: %s, call %d, child %d, number %u, used %d %d;", a, phases[n->phase], n->call,
-               n->family, n->creation.number, n->used[0], n->used[1]);
-        for (int b = 0; b < m->n; b++)
-            if (b != a)
-                printf(" %d %s", b, states[n->links[b].state]);
-        printf("\n");
-    }
 }
