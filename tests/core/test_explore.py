@@ -98,7 +98,7 @@ FAULTS = {
     ),
     "the_leader_is_never_left_out": (
         "agreement.c",
-        "if (is_cut_off(m, may_continue ? count(m, live) : 0, now))",
+        "if (waited && is_cut_off(m, may_continue ? count(m, live) : 0, now))",
         "if (false)",
         "L4",
     ),
@@ -114,7 +114,13 @@ FAULTS = {
         ": false;",
         "L4",
     ),
-    "no_follower_vouches": ("agreement.c", "peer->vouched = m->gathering;", "continue;", "L4"),
+    "no_follower_vouches": ("agreement.c", "peer->vouched_at = m->gathering;", "continue;", "L4"),
+    "a_follower_vouches_to_one_leader": (
+        "agreement.c",
+        " && peer->vouched_to == leader)",
+        ")",
+        "L4",
+    ),
     "disputes_remain_among_the_survivors": (
         "agreement.c",
         "int found = -1, most = 1;",
@@ -134,6 +140,7 @@ SEARCHES = (["4", "2", "20000"], ["3", "2", "40000"])
 SEEDS = {  # of rare schedules that find them: members, faults, schedules, seed
     "the_leader_is_never_left_out": ["4", "2", "1", "49284"],
     "no_follower_vouches": ["4", "2", "1", "27300"],
+    "a_follower_vouches_to_one_leader": ["6", "1", "1", "104225"],
     "a_leader_that_resigns_ends_its_followers": ["4", "2", "1", "45204"],
     "an_expulsion_from_the_survivors_is_ignored": ["3", "2", "1", "15"],
     "an_expulsion_reaches_only_some": ["4", "2", "1", "6575"],

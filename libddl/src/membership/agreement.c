@@ -62,6 +62,17 @@ static bool is_empty(const ddl__membership *m, const unsigned char *set)
     return true;
 }
 
+static void receive_vouch(ddl__membership *m, int from, const ddl__member_msg *message)
+{
+    int rank = message->rank;
+    if (rank < 0 || rank >= m->size || rank == m->rank || message->attempt < m->peers[rank].vouched)
+        return;
+    if (message->attempt > m->peers[rank].vouched)
+        memset(ddl__vouchers(m, rank), 0, m->set_bytes);
+    m->peers[rank].vouched = message->attempt;
+    ddl__set_add(ddl__vouchers(m, rank), from);
+}
+
 void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg *message,
                             int64_t now)
 {
@@ -72,10 +83,9 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
         peer->joined = message->attempt;
         peer->leader = message->leader;
     } else if (message->kind == DDL__VOUCH) {
-        if (message->rank >= 0 && message->rank < m->size && message->rank != m->rank)
-            m->peers[message->rank].vouched = message->attempt;
+        receive_vouch(m, from, message);
     } else if (message->kind == DDL__VERDICT && is_empty(m, message->set)) {
-        peer->resigned = true;
+        peer->resigned = peer->joined && peer->leader == from && !peer->done;
         ddl__member_lose(m, from, &(ddl__cause){.kind = DDL__CAUSE_RESIGNED}, now);
     } else if (message->kind == DDL__VERDICT) {
         memcpy(ddl__verdict(m, from), message->set, m->set_bytes);
@@ -223,22 +233,32 @@ static int count(const ddl__membership *m, const unsigned char *set)
     return n;
 }
 
+/* True if a follower vouches for the rank, and has not lost it since. */
+static bool is_vouched(const ddl__membership *m, int lost)
+{
+    for (int rank = 0; m->peers[lost].vouched == m->gathering && rank < m->size; rank++)
+        if (ddl__set_has(ddl__vouchers(m, lost), rank) && ddl__is_alive(m, rank) &&
+            !accuses(m, rank, lost))
+            return true;
+    return false;
+}
+
 /* Record if this leader is cut off: without it, more than `least` ranks can continue. It votes on
- * itself and on the ranks that it has lost, if a follower has vouched for them. A leader that has
- * created a comm may continue in that, so it never resigns. */
+ * itself and on the ranks that it has lost, if a follower vouches for them. A leader that has ever
+ * created a comm of this agreement may continue in that, so it never resigns. Nor may it shrink
+ * again after it has resigned. Neither `done` nor `left_out` is ever reset, therefore. */
 static bool is_cut_off(ddl__membership *m, int least, int64_t now)
 {
     ddl__peer *self = &m->peers[m->rank];
     unsigned char *live = ddl__scratch_set(m);
     memset(live, 0, m->set_bytes);
     for (int rank = 0; rank < m->size; rank++)
-        if (ddl__is_alive(m, rank) ||
-            (can_continue(m, rank) && m->peers[rank].vouched == m->gathering))
+        if (ddl__is_alive(m, rank) || (can_continue(m, rank) && is_vouched(m, rank)))
             ddl__set_add(live, rank);
     settle(m, live);
     self->resigned = true; /* then it does not count */
-    self->resigned = !self->done && !ddl__set_has(live, m->rank) && count(m, live) > least &&
-                     is_majority(m, live, now);
+    self->resigned = !self->done && !ddl__is_sparse(m->size) && !ddl__set_has(live, m->rank) &&
+                     count(m, live) > least && is_majority(m, live, now);
     return self->resigned;
 }
 
@@ -296,9 +316,11 @@ static void vouch(ddl__membership *m, int leader)
     for (int rank = 0; rank < m->size; rank++) {
         ddl__peer *peer = &m->peers[rank];
         if (rank == m->rank || !accuses(m, leader, rank) || !ddl__is_alive(m, rank) ||
-            peer->joined != m->gathering || peer->vouched == m->gathering)
+            peer->joined != m->gathering ||
+            (peer->vouched_at == m->gathering && peer->vouched_to == leader))
             continue;
-        peer->vouched = m->gathering;
+        peer->vouched_at = m->gathering;
+        peer->vouched_to = leader;
         ddl__member_send(
             m, leader,
             &(ddl__member_msg){.kind = DDL__VOUCH, .rank = rank, .attempt = m->gathering});
@@ -401,7 +423,7 @@ static ddl__agreement_step gather(ddl__membership *m, int64_t now)
         bool waited = now >= m->evidence_until || now >= m->deadline;
         decide(m, live);
         bool may_continue = is_majority(m, live, now);
-        if (is_cut_off(m, may_continue ? count(m, live) : 0, now))
+        if (waited && is_cut_off(m, may_continue ? count(m, live) : 0, now))
             return resign(m);
         if (may_continue) {
             broadcast_verdict(m);
@@ -414,7 +436,10 @@ static ddl__agreement_step gather(ddl__membership *m, int64_t now)
         vouch(m, leader);
     if (leader != m->rank && leading->decided == m->gathering) {
         memcpy(live, ddl__verdict(m, leader), m->set_bytes);
-        return ddl__set_has(live, m->rank) ? begin_creation(m) : fail(m, DDL__FAILURE_LEFT_OUT, -1);
+        bool gives_up = ddl__set_has(live, leader) && count(m, live) == 1;
+        return ddl__set_has(live, m->rank) ? begin_creation(m)
+               : gives_up                  ? fail(m, DDL__FAILURE_NO_MAJORITY, -1)
+                                           : fail(m, DDL__FAILURE_LEFT_OUT, -1);
     }
     if (now >= m->deadline)
         return fail(m, DDL__FAILURE_LATE, leader == m->rank ? not_joined(m) : leader);

@@ -38,7 +38,7 @@ enum { BEATS = 3 }; /* intervals without a heartbeat, after which a member may b
 /* The offset of the ranks for GONE, after the members and the sets. */
 static size_t gone_at(size_t n)
 {
-    size_t sets = (2 * n + 1) * ((n + 7) / 8);
+    size_t sets = (3 * n + 1) * ((n + 7) / 8);
     return sizeof(ddl__membership) + n * sizeof(ddl__peer) + (sets + 3) / 4 * 4;
 }
 

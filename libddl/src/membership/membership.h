@@ -146,8 +146,9 @@ typedef struct ddl__peer {
     /* From its messages in the survivors' agreement: the last attempts that it has joined, decided,
      * created, and known to be created by all; and the leader that it follows. */
     uint32_t joined, decided, done, committed;
-    uint32_t vouched; /* the last attempt that it has joined, although the leader has lost it: on
-                         the leader as a follower reported, on a follower as it has reported */
+    uint32_t vouched;    /* on a leader that has lost it: the attempt of its vouchers, a set */
+    uint32_t vouched_at; /* on a follower that has vouched for it: the attempt, and the leader */
+    int vouched_to;
     int leader;
     int disputes; /* while a leader decides: the number of ranks that it accuses or that accuse it;
                      otherwise 0 */

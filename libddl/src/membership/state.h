@@ -7,7 +7,7 @@
 
 #include "membership/membership.h"
 
-/* ---- sets of ranks: two of each member, and two of this rank ---- */
+/* ---- sets of ranks: three of each member, and one of this rank ---- */
 
 static inline bool ddl__set_has(const unsigned char *set, int rank)
 {
@@ -32,18 +32,24 @@ static inline unsigned char *ddl__set_at(const ddl__membership *m, int number)
 /* The set of ranks that this rank accuses. Our own entry is the set in the last JOIN. */
 static inline unsigned char *ddl__accused(const ddl__membership *m, int rank)
 {
-    return ddl__set_at(m, 2 * rank);
+    return ddl__set_at(m, 3 * rank);
 }
 
 /* The set of survivors in this rank's verdict. Our own entry is the set of the current attempt. */
 static inline unsigned char *ddl__verdict(const ddl__membership *m, int rank)
 {
-    return ddl__set_at(m, 2 * rank + 1);
+    return ddl__set_at(m, 3 * rank + 1);
+}
+
+/* The followers that vouch for a rank that this leader has lost. */
+static inline unsigned char *ddl__vouchers(const ddl__membership *m, int rank)
+{
+    return ddl__set_at(m, 3 * rank + 2);
 }
 
 static inline unsigned char *ddl__scratch_set(const ddl__membership *m)
 {
-    return ddl__set_at(m, 2 * m->size);
+    return ddl__set_at(m, 3 * m->size);
 }
 
 static inline int32_t *ddl__gone(const ddl__membership *m)

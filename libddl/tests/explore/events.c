@@ -42,8 +42,9 @@ bool is_silence_unreported(const model *m, const world *w)
 {
     for (int i = 0; i < m->n; i++) {
         const node *n = &w->nodes[i];
-        if (!n->stopped && (n->phase == SHRINKING || n->phase == CREATING) &&
-            (n->dirty || find_silent(m, w, i)))
+        bool shrinks = n->phase == SHRINKING || n->phase == CREATING;
+        if (!n->stopped &&
+            ((n->phase == RUNNING && n->ended) || (shrinks && (n->dirty || find_silent(m, w, i)))))
             return true;
     }
     return false;

@@ -40,6 +40,12 @@ static void clear_set(const ddl__membership *self, unsigned char *set)
     memset(set, 0, self->set_bytes);
 }
 
+static void clear_vouchers(ddl__membership *self, int rank)
+{
+    self->peers[rank].vouched = 0;
+    clear_set(self, ddl__vouchers(self, rank));
+}
+
 /* The lowest attempt whose messages still matter. */
 static uint32_t next_attempt(const ddl__membership *self)
 {
@@ -56,7 +62,11 @@ static void simplify_agreement(ddl__membership *self, int b)
     bool is_read = in_creation && ddl__agreement_has(self, b) && peer->joined >= self->attempt;
     bool is_old = peer->joined < next_attempt(self);
     if (peer->vouched < next_attempt(self))
-        peer->vouched = 0;
+        clear_vouchers(self, b);
+    if (peer->vouched_at < next_attempt(self))
+        peer->vouched_at = 0;
+    if (!peer->vouched_at)
+        peer->vouched_to = 0;
     if (!alive || is_old)
         peer->leader = 0;
     if (is_old && !is_read) {
@@ -78,7 +88,9 @@ static void simplify_finished(const model *m, ddl__membership *self, int a, int 
     clear_set(self, ddl__verdict(self, b));
     peer->joined = peer->decided = peer->committed = 0;
     peer->leader = 0;
-    peer->vouched = 0;
+    clear_vouchers(self, b);
+    peer->vouched_at = 0;
+    peer->vouched_to = 0;
     peer->may_continue = peer->resigned = false;
     if (m->host[a] != m->host[b]) /* only used in CONFIRM, for members of its host */
         peer->done = 0;

@@ -143,8 +143,8 @@ bool is_busy(const model *m, const world *w);
 /* The members from which a receives nothing more, and that it has not declared dead. */
 uint64_t find_silent(const model *m, const world *w, int a);
 
-/* True if a member that shrinks the comm has not yet declared such a member dead, or has not
- * reported a death to the others. */
+/* True if a member has not yet shrunk the failed comm, or has not declared such a member dead, or
+ * has not reported a death to the others. */
 bool is_silence_unreported(const model *m, const world *w);
 
 /* True if all members of a's list have started to create the comm, so that each may succeed. */
