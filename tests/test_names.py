@@ -22,6 +22,7 @@ SHARED = {  # at most 15, each with the reason why several classes have it
     "DistributedOptimizer": "each framework's optimizer that averages gradients",
     "FP16Compressor": "Horovod has it for each framework",
     "Job": "the elastic job of each framework",
+    "Options": "of every collective in ddl_core, and of a process group in ddl_torch",
     "ProcessSet": "Horovod has it for each framework",
     "SyncBatchNormalization": "the layer of Keras, which Horovod has, too",
     "Work": "a pending operation, in ddl_core on arrays, in ddl_torch on tensors",
