@@ -155,7 +155,8 @@ static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sha
 }
 
 /* Compare the settings of all members, by rank. A member that has failed ends the comm, so it first
- * waits until the others have the settings, too: then each of them reports the difference. */
+ * waits, for a second, until the others have the settings, too: then each of them reports the
+ * difference. Any difference is one for all members, so none of them waits in the last step. */
 static ddl_status compare_settings(ddl_comm *comm, const settings *all, const ddl__until *until)
 {
     ddl_status status = DDL_OK;
@@ -165,7 +166,10 @@ static ddl_status compare_settings(ddl_comm *comm, const settings *all, const dd
         return DDL_OK;
     char difference[DDL__MESSAGE_MAX];
     snprintf(difference, sizeof difference, "%s", ddl__message());
-    run_barrier(comm, until);
+    int64_t second = ddl__now() + DDL__COMMIT_LEAST;
+    ddl__until soon = *until;
+    soon.deadline = second < until->deadline ? second : until->deadline;
+    run_barrier(comm, &soon);
     return ddl__fail(status, "%s", difference);
 }
 
