@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ddl_core._lib import version
 from ddl_launch.commands import creation, planning, scaling, trace, trace_page
@@ -26,6 +26,7 @@ from ddl_launch.completion import complete
 from ddl_launch.errors import CommandError
 from ddl_launch.init_process import leave_process_1
 from ddl_launch.lab.cli import add_lab
+from ddl_launch.spelling import with_suggestion
 
 ENTRY_POINTS = "ddl.commands"
 SIMULATE_ENTRY_POINTS = "ddl.simulate"  # options of `ddl simulate`
@@ -99,7 +100,16 @@ A model file describes the training step of one rank.
 
 
 class _CommandParser(argparse.ArgumentParser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse arguments. Reject unknown ones here, in the parser of the command, which knows the
+        similar options."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
+        message = with_suggestion(message, self._option_string_actions)
         raise CommandError(f"{message} (see {self.prog} --help)")
 
 

@@ -71,6 +71,27 @@ def test_help_fits_one_screen_without_former_names(run_program: Run, tmp_path: P
     assert {"plan", "elastic", "serve", "job"} <= listed and not {"submit", "ps"} & listed
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["docter"], "did you mean doctor?"),
+        (["plan", "lab.toml", "--byte", "1"], "did you mean --bytes? (see ddl plan --help)"),
+        (["elastic", "rn", "train.py"], "invalid choice"),  # too short for a suggestion
+        (["elastic", "resum", "a"], "did you mean resume? (see ddl elastic --help)"),
+        (["elastic", "run", "--no_replace", "train.py"], "did you mean --no-replace?"),
+        (["job", "list", "--jsno"], "did you mean --json? (see ddl job list --help)"),
+        (["doctor", "--frobnicate"], "unrecognized arguments: --frobnicate (see ddl doctor"),
+    ],
+)
+def test_misspelt_word_gets_a_suggestion(
+    run_program: Run, tmp_path: Path, words: list[str], message: str
+) -> None:
+    ended = run_program([*DDL, *words], cwd=tmp_path)
+    (line,) = ended.err.splitlines()
+    assert (ended.code, ended.out) == (2, "")
+    assert line.startswith("ddl: ") and message in line
+
+
 def test_broken_command_of_another_package(run_program: Run, tmp_path: Path) -> None:
     env = install(tmp_path, "broken", "break = broken:add", "raise RuntimeError('not today')")
     ended = run_program([*DDL, "lab", "--help"], cwd=tmp_path, env=env).expect_success()
