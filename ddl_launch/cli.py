@@ -58,6 +58,12 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     _refuse_several(os.environ)
     arguments.no_prefix |= arguments.check  # rank 0 prints a table
     layout, cores, allocation = _where(arguments)
+    if arguments.nnodes not in (None, len(layout.hosts)):
+        raise LaunchError(
+            USAGE,
+            f"--nnodes is {arguments.nnodes}, but the number of hosts is"
+            f" {len(layout.hosts)}: list the hosts with -H or -hostfile, and start ddlrun once",
+        )
     environment = _shared(arguments, layout, console)
     folder: Path | None = arguments.output_dir
     if folder is not None and not arguments.dry_run:
@@ -173,6 +179,8 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
             shared[name] = value
         elif name not in shared:
             raise LaunchError(USAGE, f"-x {name}: the variable is not set in ddlrun's environment")
+    if arguments.timeline_filename:
+        shared["HOROVOD_TIMELINE"] = arguments.timeline_filename
     shape = (arguments.nodes, arguments.racks, arguments.aisles)
     if any(shape):
         description = topology.describe(len(layout.hosts), *shape)

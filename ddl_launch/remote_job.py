@@ -65,7 +65,16 @@ _PREFIXES = (
     "LC_",
     "CONDA_",
 )
-_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "TZ", "MASTER_ADDR", "MPI4PY_LIBMPI")
+_NAMES = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "LANG",
+    "TZ",
+    "MASTER_ADDR",
+    "MPI4PY_LIBMPI",
+    "HOROVOD_TIMELINE",
+)
 _OURS = ("DDL_RSH", "DDL_RANK", "DDL_LOCAL_RANK")
 
 
