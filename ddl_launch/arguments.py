@@ -43,7 +43,7 @@ output: Each line begins with the rank that printed it. A progress bar of rank 0
   of the terminal.
 input: Rank 0 reads ddlrun's standard input unless it is a terminal. The other ranks have none.
 signals: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed to all ranks. A second SIGINT or
-  SIGTERM ends them.
+  SIGTERM ends them. A job that SIGINT (Ctrl-C) ended is "interrupted", with exit code 130.
 failures: When ranks fail, ddlrun names the one that failed first. It ends the others with SIGTERM,
   and after --grace seconds with SIGKILL.
 exit code: the job's, which is 0 or the exit code of the rank that failed first (128 + N if signal N

@@ -20,7 +20,7 @@ from ddl_launch import placement, sockets, submit, topology
 from ddl_launch.allocation import Allocation, find_allocation
 from ddl_launch.arguments import parse
 from ddl_launch.console import Console, open_standard_streams
-from ddl_launch.errors import FAILED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
+from ddl_launch.errors import FAILED, INTERRUPTED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import (
     Host,
     Layout,
@@ -52,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         console.log(str(error))
         return error.code
+    except KeyboardInterrupt:  # before or after the run of the ranks
+        console.log("interrupted")
+        return INTERRUPTED
 
 
 def _run(arguments: argparse.Namespace, console: Console) -> int:

@@ -5,7 +5,7 @@ instead of options that ddlrun does not have."""
 from __future__ import annotations
 
 _ONCE = "start ddlrun once, on one host; it starts the ranks of all hosts: ddlrun -H h1:4,h2:4 ..."
-_MEET = f"leave it out: ddlrun connects the ranks; {_ONCE}"
+_LEAVE = f"leave it out: ddlrun connects the ranks; {_ONCE}"
 _ELASTIC = "use `ddl elastic run` for jobs whose workers may die, join and leave"
 _TUNING = "leave it out: libddl batches and schedules operations by itself"
 _INTERFACES = "write DDL_INTERFACES=eth0 ddlrun ..."
@@ -22,12 +22,12 @@ _SAME = {
 _INSTEAD = {
     # torchrun
     "--node-rank": _ONCE,
-    "--rdzv-backend": _MEET,
-    "--rdzv-endpoint": _MEET,
-    "--rdzv-id": _MEET,
-    "--rdzv-conf": _MEET,
-    "--master-addr": _MEET,
-    "--master-port": _MEET,
+    "--rdzv-backend": _LEAVE,
+    "--rdzv-endpoint": _LEAVE,
+    "--rdzv-id": _LEAVE,
+    "--rdzv-conf": _LEAVE,
+    "--master-addr": _LEAVE,
+    "--master-port": _LEAVE,
     "--local-addr": _INTERFACES,
     "--standalone": "leave it out: ranks are on this machine unless you name hosts",
     "--module": "write the interpreter: ddlrun -n 4 python -m MODULE",

@@ -23,14 +23,13 @@ from ddl_launch.commands.plots import MESSAGES_MAX, check_plot, plot, plot_creat
 from ddl_launch.commands.quantities import parse_bytes, parse_count
 from ddl_launch.commands.simulation import OPERATIONS, simulate, split_operation
 from ddl_launch.completion import complete
-from ddl_launch.errors import CommandError
+from ddl_launch.errors import INTERRUPTED, USAGE, CommandError
 from ddl_launch.init_process import leave_process_1
 from ddl_launch.lab.cli import add_lab
 from ddl_launch.spelling import with_suggestion
 
 ENTRY_POINTS = "ddl.commands"
 SIMULATE_ENTRY_POINTS = "ddl.simulate"  # options of `ddl simulate`
-_USAGE = 2
 
 # The commands in the order of `ddl --help`. Commands of other packages follow them.
 _GROUPS = {
@@ -149,7 +148,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int | None = arguments.run(arguments)
     except CommandError as error:
         print(f"ddl: {error}", file=sys.stderr)
-        return _USAGE
+        return USAGE
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        print("ddl: interrupted", file=sys.stderr)
     return code or 0
 
 

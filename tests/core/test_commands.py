@@ -92,6 +92,21 @@ def test_misspelt_word_gets_a_suggestion(
     assert line.startswith("ddl: ") and message in line
 
 
+def test_interrupted_command_says_so(run_program: Run, tmp_path: Path) -> None:
+    wait = """
+import os, signal
+def add_wait(add):
+    def run(arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    add("wait").set_defaults(run=run)
+"""
+    env = install(tmp_path, "waiting", "wait = waiting:add_wait", wait)
+    ended = run_program([*DDL, "wait"], cwd=tmp_path, env=env)
+    assert (ended.code, ended.err) == (130, "ddl: interrupted\n")
+
+
 def test_broken_command_of_another_package(run_program: Run, tmp_path: Path) -> None:
     env = install(tmp_path, "broken", "break = broken:add", "raise RuntimeError('not today')")
     ended = run_program([*DDL, "lab", "--help"], cwd=tmp_path, env=env).expect_success()
