@@ -229,6 +229,7 @@ def make_parser() -> argparse.ArgumentParser:
             " into one timeline for ui.perfetto.dev or chrome://tracing. A rank writes its trace"
             " to the folder $DDL_TRACE_DIR when its comm fails. Comm.trace() returns it at any"
             " time.",
+            epilog="example: ddl trace traces --html timeline.html",
             allow_abbrev=False,
         )
     )
