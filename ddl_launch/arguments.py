@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -66,6 +67,10 @@ _UNKNOWN = {
     "-disable_gdr": "libddl does not use GPUDirect",
     "-gpu": "the program chooses the device by LOCAL_RANK",
 }
+# Messages of argparse, click and getopt about an option that a program does not have.
+_REJECTED = re.compile(
+    r"unrecognized arguments?:|no such option|(unknown|invalid|unrecognized) option", re.IGNORECASE
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -297,6 +302,29 @@ def _own_name(given: str, known: Collection[str]) -> str:
     word = given.lstrip("-")
     names = (given, f"-{word}", f"--{word}", "--" + word.replace("_", "-"), find_same(given))
     return next((name for name in names if name in known), given)
+
+
+def find_misplaced(command: Sequence[str], said: str) -> str:
+    """Return an option of ddlrun that stands after the program and that the program rejects, or "".
+
+    said   the program's last lines
+    """
+    known = make_parser()._option_string_actions
+    rejected = "\n".join(line for line in said.splitlines() if _REJECTED.search(line))
+    for word in command[1:]:
+        name = word.partition("=")[0]
+        is_own = name.startswith("-") and _own_name(name, known) in known
+        if is_own and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rejected):
+            return name
+    return ""
+
+
+def find_number(command: Sequence[str]) -> str:
+    """Return a number of ranks that stands after the program, such as "-n 4", or ""."""
+    for name, value in itertools.pairwise(command[1:]):
+        if value.isdecimal() and (name == "-n" or find_same(name) in ("-n", "-accelerators")):
+            return f"{name} {value}"
+    return ""
 
 
 def _refuse_module(value: str) -> None:

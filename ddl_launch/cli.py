@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ddl_launch import placement, sockets, submit, topology
 from ddl_launch.allocation import Allocation, find_allocation
-from ddl_launch.arguments import parse
+from ddl_launch.arguments import find_misplaced, find_number, parse
 from ddl_launch.console import Console, open_standard_streams
 from ddl_launch.errors import FAILED, INTERRUPTED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import (
@@ -33,6 +33,7 @@ from ddl_launch.init_process import leave_process_1
 from ddl_launch.job import LaunchSpec, LocalJob
 from ddl_launch.launchers import find_launcher
 from ddl_launch.remote_job import RemoteJob, RemotePlan, preview
+from ddl_launch.supervisor import Supervisor
 
 _CHECK = ["-m", "ddl_launch.check"]
 
@@ -101,7 +102,18 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         print(preview(plan, _free_ports()))
         return 0
-    return RemoteJob(plan, console).run()
+    return _finish(RemoteJob(plan, console), command, console)
+
+
+def _finish(job: Supervisor, command: list[str], console: Console) -> int:
+    """Run the job. Return its exit code. Explain an option at the wrong place."""
+    code = job.run()
+    if code == USAGE and (option := find_misplaced(command, job.last_words())):
+        console.log(
+            f"{option} stands after the program, so ddlrun passed it on: write options of ddlrun"
+            " before the program"
+        )
+    return code
 
 
 def _refuse_several(env: Mapping[str, str]) -> None:
@@ -151,9 +163,11 @@ def _where(
     else:
         hosts = [Host("localhost")]
         if arguments.n is None and arguments.accelerators is None and not arguments.check:
+            number = find_number(arguments.command)
+            where = f"; {number} stands after the program, and is the program's" if number else ""
             raise LaunchError(
                 USAGE,
-                "the following arguments are required: -n, or -H for other hosts"
+                f"the following arguments are required: -n, or -H for other hosts{where}"
                 " (see ddlrun --help)",
             )
     if arguments.check:
@@ -291,7 +305,7 @@ def _run_here(
         arguments.grace,
         summary=arguments.verbose,
     )
-    return LocalJob(plan, console).run()
+    return _finish(LocalJob(plan, console), command, console)
 
 
 def _has_loopback() -> bool:

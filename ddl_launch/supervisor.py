@@ -94,6 +94,12 @@ class Supervisor(ABC):
         self._sum_up()
         return self._first.exit_code if self._first else 0
 
+    def last_words(self) -> str:
+        """Return the last lines of the rank that failed first, or "" if none did."""
+        if self._first is None or self._first.rank < 0:
+            return ""
+        return b"\n".join(self._last_lines(self._first.rank)).decode(errors="replace")
+
     # ---- for subclasses ----
 
     @abstractmethod

@@ -364,6 +364,48 @@ def test_bad_usage_is_one_clear_line(
     assert message in line
 
 
+PROGRAM_WITH_OPTIONS = """
+import argparse, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--verbose", action="store_true")
+parser.add_argument("--code", type=int, default=0)
+sys.exit(parser.parse_args().code)
+"""
+MISPLACED = "stands after the program"
+
+
+@pytest.mark.parametrize("option", ["--output-dir=logs", "--no-prefix", "--grace"])
+def test_option_after_the_program_is_explained(cli: Run, tmp_path: Path, option: str) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM_WITH_OPTIONS)
+    ended = cli("-n", "2", "program.py", option)
+    assert ended.code == 2
+    name = option.partition("=")[0]
+    assert ended.err.splitlines()[-1].startswith(f"ddlrun: {name} {MISPLACED}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--verbose", "--code", "2"],  # an option of both, and an exit code of the program's own
+        ["--frobnicate"],  # of neither
+        ["--code", "--no-prefix-at-all"],
+    ],
+)
+def test_own_options_of_the_program_give_no_false_alarm(
+    cli: Run, tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM_WITH_OPTIONS)
+    ended = cli("-n", "2", "program.py", *words)
+    assert ended.code == 2 and MISPLACED not in ended.err
+
+
+def test_number_after_the_program_is_explained(cli: Run) -> None:
+    ended = cli("train.py", "--lr", "1", "-np", "4")
+    assert ended.code == 2
+    assert "required: -n, or -H for other hosts; -np 4 stands after the program" in ended.err
+    assert MISPLACED not in cli("train.py", "-n").err
+
+
 def test_program_in_this_folder_is_suggested(cli: Run, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     assert "did you mean ./mine?" in cli("-n", "1", "mine").err
