@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -602,3 +603,17 @@ def test_answers_of_other_launchers_hide_no_own_option() -> None:
     known = make_parser()._option_string_actions
     assert not [name for name in foreign_options._INSTEAD if find_similar(name, known) == name]
     assert all(name in known for name in foreign_options._SAME.values())
+
+
+def test_documented_options_of_horovodrun_are_known() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "coming-from.md").read_text()
+    rows = page.partition("### horovodrun")[2].partition("###")[0]
+    accepted = answered = 0
+    for given, ours in re.findall(r"^\| (`.*`) \| (.*) \|$", rows, re.MULTILINE)[1:]:
+        for words in (text.split() for text in re.findall("`([^`]+)`", given)):
+            same = ours.startswith("the same")
+            assert same == (not foreign_options.find_replacement(words[0])), words
+            if same:
+                assert parse([*words, "train.py"]).command == ["train.py"]
+            accepted, answered = accepted + same, answered + (not same)
+    assert accepted > 8 and answered > 12
