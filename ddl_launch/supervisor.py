@@ -274,7 +274,7 @@ class Supervisor(ABC):
             self._console.log(f"the last lines of rank {first.rank}, which failed first:")
             self._console.show([b"  | " + line for line in last])
         if self._summary:
-            self._console.log(f"failed after {seconds:.1f} s: {first}")
+            self._console.log(f"failed after {seconds:.1f} s: {first.who} failed first")
 
     # ---- signals ----
 
