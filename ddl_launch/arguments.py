@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +14,9 @@ from ddl_core._lib import version
 from ddl_launch.commands.quantities import parse_count
 from ddl_launch.completion import complete
 from ddl_launch.errors import USAGE, LaunchError
+from ddl_launch.foreign_options import find_replacement, find_same
 from ddl_launch.placement import BINDINGS
+from ddl_launch.spelling import find_similar, with_suggestion
 
 SCHEDULERS = ("slurm", "lsf", "pbs", "k8s")
 
@@ -41,7 +44,7 @@ output: Each line begins with the rank that printed it. A progress bar of rank 0
   of the terminal.
 input: Rank 0 reads ddlrun's standard input unless it is a terminal. The other ranks have none.
 signals: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed to all ranks. A second SIGINT or
-  SIGTERM ends them.
+  SIGTERM ends them. A job that SIGINT (Ctrl-C) ended is "interrupted", with exit code 130.
 failures: When ranks fail, ddlrun names the one that failed first. It ends the others with SIGTERM,
   and after --grace seconds with SIGKILL.
 exit code: the job's, which is 0 or the exit code of the rank that failed first (128 + N if signal N
@@ -64,10 +67,15 @@ _UNKNOWN = {
     "-disable_gdr": "libddl does not use GPUDirect",
     "-gpu": "the program chooses the device by LOCAL_RANK",
 }
+# Messages of argparse, click and getopt about an option that a program does not have.
+_REJECTED = re.compile(
+    r"unrecognized arguments?:|no such option|(unknown|invalid|unrecognized) option", re.IGNORECASE
+)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        message = with_suggestion(message, self._option_string_actions)
         raise LaunchError(USAGE, f"{message} (see ddlrun --help)")
 
 
@@ -123,6 +131,13 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         help='a file with a line "rank N=HOST slot=CORES" for each rank',
     )
     _add(group, "-accelerators", metavar="N", type=parse_count, help="ranks on each host")
+    _add(
+        group,
+        "--nnodes",
+        metavar="N",
+        type=parse_count,
+        help="number of hosts, to check the list of hosts; ddlrun starts the ranks of all hosts",
+    )
     _add(group, "-nodes", metavar="N", type=parse_count, help="hosts in each rack")
     _add(group, "-racks", metavar="N", type=parse_count, help="racks in each aisle (default: 1)")
     _add(group, "-aisles", metavar="N", type=parse_count, help="aisles (default: 1)")
@@ -236,6 +251,12 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     _add(
         group,
+        "--timeline-filename",
+        metavar="FILE",
+        help="write a timeline of ddl_horovod to FILE; sets HOROVOD_TIMELINE",
+    )
+    _add(
+        group,
         "--grace",
         metavar="SECONDS",
         type=_seconds,
@@ -245,21 +266,28 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def _plain(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
-    """Convert the options to the form that argparse expects.
+    """Convert the options to the form that argparse expects. Raises LaunchError for an option of
+    another launcher that has to be written differently.
 
-    Users may write one or two dashes. A value that begins with a dash, such as -ddlarg "-dbg_level
-    1", is joined to its option.
+    Users may write one or two dashes, - or _, and some names of other launchers. A value that
+    begins with a dash, such as -ddlarg "-dbg_level 1", is joined to its option.
     """
     rest, plain = list(argv), []
     known = parser._option_string_actions
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
-        name, equals, value = rest.pop(0).partition("=")
-        word = name.lstrip("-")
-        name = next((n for n in (name, f"-{word}", f"--{word}") if n in known), name)
-        name = "-n" if word == "np" else name
+        given, equals, value = rest.pop(0).partition("=")
+        name = _own_name(given, known)
+        if name not in known:
+            if instead := find_replacement(given):
+                raise LaunchError(USAGE, f"{given} is not an option of ddlrun: {instead}")
+            # argparse would take -hostfiel for -h, and has to take -xNAME for -x NAME.
+            if not given.startswith(("-x", "-H")) and find_similar(given, known):
+                parser.error(f"unrecognized arguments: {given}")
         action = known.get(name)
         takes = isinstance(action, (argparse._StoreAction, argparse._AppendAction))
         if takes and not equals and rest:
+            if name == "-m":
+                _refuse_module(rest[0])
             if action and action.dest in _WITH_DASHES:
                 equals, value = "=", rest.pop(0)
             else:
@@ -267,6 +295,47 @@ def _plain(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
                 continue
         plain.append(name + equals + value)
     return plain + rest
+
+
+def _own_name(given: str, known: Collection[str]) -> str:
+    """Return ddlrun's spelling of an option, or the option itself if it is unknown."""
+    word = given.lstrip("-")
+    names = (given, f"-{word}", f"--{word}", "--" + word.replace("_", "-"), find_same(given))
+    return next((name for name in names if name in known), given)
+
+
+def find_misplaced(command: Sequence[str], said: str) -> str:
+    """Return an option of ddlrun that stands after the program and that the program rejects, or "".
+
+    said   the program's last lines
+    """
+    known = make_parser()._option_string_actions
+    rejected = "\n".join(line for line in said.splitlines() if _REJECTED.search(line))
+    for word in command[1:]:
+        name = word.partition("=")[0]
+        is_own = name.startswith("-") and _own_name(name, known) in known
+        if is_own and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rejected):
+            return name
+    return ""
+
+
+def find_number(command: Sequence[str]) -> str:
+    """Return a number of ranks that stands after the program, such as "-n 4", or ""."""
+    for name, value in itertools.pairwise(command[1:]):
+        if value.isdecimal() and (name == "-n" or find_same(name) in ("-n", "-accelerators")):
+            return f"{name} {value}"
+    return ""
+
+
+def _refuse_module(value: str) -> None:
+    """Raise LaunchError if the value of -m is a module, as of `python -m`. A mode has one letter,
+    or a colon."""
+    if re.fullmatch(r"[A-Za-z_]\w+(\.\w+)*", value):
+        raise LaunchError(
+            USAGE,
+            f"-m {value}: -m is ddlrun's mode; to run the module, write: ddlrun -n N python -m"
+            f" {value}",
+        )
 
 
 def _refusal(name: str, why: str) -> type[argparse.Action]:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from ddl_launch import placement, sockets, submit, topology
 from ddl_launch.allocation import Allocation, find_allocation
-from ddl_launch.arguments import parse
+from ddl_launch.arguments import find_misplaced, find_number, parse
 from ddl_launch.console import Console, open_standard_streams
-from ddl_launch.errors import FAILED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
+from ddl_launch.errors import FAILED, INTERRUPTED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import (
     Host,
     Layout,
@@ -33,6 +33,7 @@ from ddl_launch.init_process import leave_process_1
 from ddl_launch.job import LaunchSpec, LocalJob
 from ddl_launch.launchers import find_launcher
 from ddl_launch.remote_job import RemoteJob, RemotePlan, preview
+from ddl_launch.supervisor import Supervisor
 
 _CHECK = ["-m", "ddl_launch.check"]
 
@@ -52,12 +53,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         console.log(str(error))
         return error.code
+    except KeyboardInterrupt:  # before or after the run of the ranks
+        console.log("interrupted")
+        return INTERRUPTED
 
 
 def _run(arguments: argparse.Namespace, console: Console) -> int:
     _refuse_several(os.environ)
     arguments.no_prefix |= arguments.check  # rank 0 prints a table
     layout, cores, allocation = _where(arguments)
+    if arguments.nnodes not in (None, len(layout.hosts)):
+        raise LaunchError(
+            USAGE,
+            f"--nnodes is {arguments.nnodes}, but the number of hosts is"
+            f" {len(layout.hosts)}: list the hosts with -H or -hostfile, and start ddlrun once",
+        )
     environment = _shared(arguments, layout, console)
     folder: Path | None = arguments.output_dir
     if folder is not None and not arguments.dry_run:
@@ -92,7 +102,18 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         print(preview(plan, _free_ports()))
         return 0
-    return RemoteJob(plan, console).run()
+    return _finish(RemoteJob(plan, console), command, console)
+
+
+def _finish(job: Supervisor, command: list[str], console: Console) -> int:
+    """Run the job. Return its exit code. Explain an option at the wrong place."""
+    code = job.run()
+    if code == USAGE and (option := find_misplaced(command, job.last_words())):
+        console.log(
+            f"{option} stands after the program, so ddlrun passed it on: write options of ddlrun"
+            " before the program"
+        )
+    return code
 
 
 def _refuse_several(env: Mapping[str, str]) -> None:
@@ -142,9 +163,11 @@ def _where(
     else:
         hosts = [Host("localhost")]
         if arguments.n is None and arguments.accelerators is None and not arguments.check:
+            number = find_number(arguments.command)
+            where = f"; {number} stands after the program, and is the program's" if number else ""
             raise LaunchError(
                 USAGE,
-                "the following arguments are required: -n, or -H for other hosts"
+                f"the following arguments are required: -n, or -H for other hosts{where}"
                 " (see ddlrun --help)",
             )
     if arguments.check:
@@ -173,6 +196,8 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
             shared[name] = value
         elif name not in shared:
             raise LaunchError(USAGE, f"-x {name}: the variable is not set in ddlrun's environment")
+    if arguments.timeline_filename:
+        shared["HOROVOD_TIMELINE"] = arguments.timeline_filename
     shape = (arguments.nodes, arguments.racks, arguments.aisles)
     if any(shape):
         description = topology.describe(len(layout.hosts), *shape)
@@ -280,7 +305,7 @@ def _run_here(
         arguments.grace,
         summary=arguments.verbose,
     )
-    return LocalJob(plan, console).run()
+    return _finish(LocalJob(plan, console), command, console)
 
 
 def _has_loopback() -> bool:

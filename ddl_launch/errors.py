@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 FAILED, USAGE, NOT_EXECUTABLE, NOT_FOUND = 1, 2, 126, 127
+INTERRUPTED = 130  # after Ctrl-C: 128 + SIGINT
 
 SCHEDULER_EXTRA = "pip install 'libddl[scheduler]'"  # the remedy if a package is missing
 

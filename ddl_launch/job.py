@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_launch import exec_rank, reports, witness
+from ddl_launch import exec_rank, reports, root_cause, witness
 from ddl_launch.console import Console, Stream
 from ddl_launch.failure import Failure
 from ddl_launch.placement import format_cores
@@ -159,8 +159,10 @@ class LocalJob(Supervisor):
         except OSError:  # the file was removed
             return []
 
-    def _is_in_sight(self) -> bool:
-        return self._plan.output_dir is None
+    def _is_in_sight(self, rank: int) -> bool:
+        if self._plan.output_dir is not None:
+            return False
+        return self._spoke_last == rank or not root_cause.has_traceback(self._last_lines(rank))
 
     def _send_signal(self, number: int) -> None:
         for rank in self._running:

@@ -33,7 +33,7 @@ from typing import IO, Any
 
 from ddl_launch import frames, reports, sockets, witness
 from ddl_launch.console import Console
-from ddl_launch.errors import FAILED, USAGE, LaunchError
+from ddl_launch.errors import FAILED, INTERRUPTED, USAGE, LaunchError
 from ddl_launch.failure import Failure
 from ddl_launch.hosts import Layout
 from ddl_launch.job import has_input
@@ -65,7 +65,16 @@ _PREFIXES = (
     "LC_",
     "CONDA_",
 )
-_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "TZ", "MASTER_ADDR", "MPI4PY_LIBMPI")
+_NAMES = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "LANG",
+    "TZ",
+    "MASTER_ADDR",
+    "MPI4PY_LIBMPI",
+    "HOROVOD_TIMELINE",
+)
 _OURS = ("DDL_RSH", "DDL_RANK", "DDL_LOCAL_RANK")
 
 
@@ -496,7 +505,10 @@ class RemoteJob(Supervisor):
         title = self._plan.launcher.title
         where = f"{len(missing)} ranks have not connected, on {', '.join(hosts[:8])}"
         if self._asked_to_end:
-            raise LaunchError(FAILED, "interrupted before all ranks had started")
+            raise LaunchError(
+                INTERRUPTED if self._interrupted else FAILED,
+                "interrupted before all ranks had started",
+            )
         code = self._launcher.poll()
         if code is not None and len(missing) and not self._selector_has_more():
             self._console.log(f"{title} exited with code {code}; {where}; its output:")
@@ -523,7 +535,7 @@ class RemoteJob(Supervisor):
     def _last_lines(self, rank: int) -> list[bytes]:
         return list(self._outputs[rank].last)
 
-    def _is_in_sight(self) -> bool:
+    def _is_in_sight(self, rank: int) -> bool:
         return False
 
     def _has_output(self) -> bool:

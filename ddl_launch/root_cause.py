@@ -143,6 +143,11 @@ def _last_line(state: RankState) -> str:
     return found
 
 
+def has_traceback(lines: Iterable[bytes]) -> bool:
+    """Return whether the lines have the frames of a Python traceback."""
+    return any(line.startswith(b'  File "') for line in lines)
+
+
 def list_ranks(ranks: Iterable[int]) -> str:
     """Return a text such as "rank 3" or "ranks 0, 2-3"."""
     runs: list[list[int]] = []

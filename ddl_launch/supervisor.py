@@ -12,12 +12,13 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from ddl_launch import reports, root_cause
 from ddl_launch.console import Console, Stream
-from ddl_launch.errors import FAILED, LaunchError
+from ddl_launch.errors import FAILED, INTERRUPTED, LaunchError
 from ddl_launch.failure import Failure
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -67,6 +68,8 @@ class Supervisor(ABC):
         self._leave_at: float | None = None  # when to give up on ranks that SIGKILL does not end
         self._left: set[int] = set()  # ranks that are still running then
         self._asked_to_end = 0
+        self._interrupted = False  # by SIGINT, as of Ctrl-C
+        self._spoke_last: int | None = None  # the rank whose output was shown last
         self._begun = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
@@ -90,6 +93,12 @@ class Supervisor(ABC):
                 self._clean_up()
         self._sum_up()
         return self._first.exit_code if self._first else 0
+
+    def last_words(self) -> str:
+        """Return the last lines of the rank that failed first, or "" if none did."""
+        if self._first is None or self._first.rank < 0:
+            return ""
+        return b"\n".join(self._last_lines(self._first.rank)).decode(errors="replace")
 
     # ---- for subclasses ----
 
@@ -122,8 +131,8 @@ class Supervisor(ABC):
         """Return the last lines that a rank wrote."""
 
     @abstractmethod
-    def _is_in_sight(self) -> bool:
-        """Return whether the ranks' last lines are directly above on the user's screen."""
+    def _is_in_sight(self, rank: int) -> bool:
+        """Return whether a rank's last lines are directly above on the user's screen."""
 
     @abstractmethod
     def _has_output(self) -> bool:
@@ -230,13 +239,16 @@ class Supervisor(ABC):
             self._report(absent)
 
     def _report(self, first: Failure) -> None:
-        self._first = first
+        where = f"; its output is in {self._output_dir}/rank.{first.rank}.err"
+        if self._interrupted and first.exit_code == INTERRUPTED:  # no rank is at fault
+            self._first, message, where = replace(first, rank=-1), "interrupted", ""
+        else:
+            self._first, message = first, str(first)
         others = len(self._running)
-        where = self._output_dir
         self._console.log(
-            f"{first}"
+            message
             + (f"; ending the other {others}" if others else "")
-            + (f"; its output is in {where}/rank.{first.rank}.err" if where else "")
+            + (where if self._output_dir else "")
         )
         self._end()
 
@@ -256,12 +268,13 @@ class Supervisor(ABC):
             return
         if first.rank < 0:
             return
-        last = [] if self._size == 1 or self._is_in_sight() else self._last_lines(first.rank)
+        is_shown = self._size == 1 or self._is_in_sight(first.rank)
+        last = [] if is_shown else self._last_lines(first.rank)
         if last:
-            self._console.log(f"the last lines of rank {first.rank}:")
+            self._console.log(f"the last lines of rank {first.rank}, which failed first:")
             self._console.show([b"  | " + line for line in last])
         if self._summary:
-            self._console.log(f"failed after {seconds:.1f} s: {first}")
+            self._console.log(f"failed after {seconds:.1f} s: {first.who} failed first")
 
     # ---- signals ----
 
@@ -294,9 +307,12 @@ class Supervisor(ABC):
                 self._asked_to_end = max(1, self._asked_to_end)
             elif number in _ENDING:
                 self._asked_to_end += 1
+                self._interrupted |= number == signal.SIGINT
                 if self._asked_to_end == 2:
                     name = signal.Signals(number).name
                     self._console.log(f"{name} again: ending all ranks")
+                    if number == signal.SIGINT and self._first is None:
+                        self._first = Failure(-1, 0, signal.SIGINT, by_signal=True)
                     self._end()
                     continue
             self._send_signal(number)
@@ -307,6 +323,7 @@ class Supervisor(ABC):
         """Pass on the output of a rank. Empty data is its end."""
         try:
             if data:
+                self._spoke_last = stream.rank
                 stream.feed(data)
             else:
                 stream.end()

@@ -84,7 +84,12 @@ does not count; 2: wrong usage; 65: an audit has stopped the job
 
 def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `elastic` to the commands of `ddl`. `add` creates the parser of a command."""
-    elastic = add("elastic", help="train with workers that may die", allow_abbrev=False)
+    elastic = add(
+        "elastic",
+        help="train with workers that may die",
+        epilog="example: ddl elastic run -n 1:16 train.py",
+        allow_abbrev=False,
+    )
     commands = elastic.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
@@ -182,6 +187,7 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         description="Change the number of workers of a job that `ddl elastic run` runs on this"
         " machine. Workers join and leave between two steps. No other worker restarts, and the"
         " result stays the same. The command returns at once.",
+        epilog="example: ddl elastic scale digits 3",
         allow_abbrev=False,
     )
     scaled.add_argument("job", metavar="JOB", help="name of the job, or the id of its process")

@@ -36,6 +36,7 @@ def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "resume",
         help="continue a job on several hosts whose `ddl elastic run` was killed",
         description=_DESCRIPTION,
+        epilog="example: ddl elastic resume digits",
         allow_abbrev=False,
     )
     resume.add_argument(

@@ -43,6 +43,8 @@ first difference is named, with the likely cause and the line of the program.
 """
 
 _EPILOG = """\
+example: ddl elastic verify --steps 20 train.py --lr 0.1
+
 The program's own checkpoints are neither read nor written. After its first steps the program is
 ended: what it does behind its loop is not run.
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ddl_core._lib import version
 from ddl_launch.commands import creation, planning, scaling, trace, trace_page
@@ -23,13 +23,13 @@ from ddl_launch.commands.plots import MESSAGES_MAX, check_plot, plot, plot_creat
 from ddl_launch.commands.quantities import parse_bytes, parse_count
 from ddl_launch.commands.simulation import OPERATIONS, simulate, split_operation
 from ddl_launch.completion import complete
-from ddl_launch.errors import CommandError
+from ddl_launch.errors import INTERRUPTED, USAGE, CommandError
 from ddl_launch.init_process import leave_process_1
 from ddl_launch.lab.cli import add_lab
+from ddl_launch.spelling import with_suggestion
 
 ENTRY_POINTS = "ddl.commands"
 SIMULATE_ENTRY_POINTS = "ddl.simulate"  # options of `ddl simulate`
-_USAGE = 2
 
 # The commands in the order of `ddl --help`. Commands of other packages follow them.
 _GROUPS = {
@@ -99,7 +99,16 @@ A model file describes the training step of one rank.
 
 
 class _CommandParser(argparse.ArgumentParser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse arguments. Reject unknown ones here, in the parser of the command, which knows the
+        similar options."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
+        message = with_suggestion(message, self._option_string_actions)
         raise CommandError(f"{message} (see {self.prog} --help)")
 
 
@@ -139,7 +148,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int | None = arguments.run(arguments)
     except CommandError as error:
         print(f"ddl: {error}", file=sys.stderr)
-        return _USAGE
+        return USAGE
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        print("ddl: interrupted", file=sys.stderr)
     return code or 0
 
 
@@ -216,6 +229,7 @@ def make_parser() -> argparse.ArgumentParser:
             " into one timeline for ui.perfetto.dev or chrome://tracing. A rank writes its trace"
             " to the folder $DDL_TRACE_DIR when its comm fails. Comm.trace() returns it at any"
             " time.",
+            epilog="example: ddl trace traces --html timeline.html",
             allow_abbrev=False,
         )
     )

@@ -27,6 +27,7 @@ def add_doctor(add: Callable[..., argparse.ArgumentParser]) -> None:
         description="Check what libddl requires of this machine, and say what to change. The exit"
         " code is 1 if something is wrong. `ddlrun --check` checks several hosts and the network"
         " between them.",
+        epilog="example: ddl doctor --ranks 8",
         allow_abbrev=False,
     )
     doctor.add_argument(

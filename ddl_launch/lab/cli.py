@@ -47,7 +47,12 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     lab.add_argument("--name", default="lab", help="name of the lab (default: lab)")
     commands = lab.add_subparsers(required=True, metavar="COMMAND")
-    up = commands.add_parser("up", help="create a lab", allow_abbrev=False)
+    up = commands.add_parser(
+        "up",
+        help="create a lab",
+        epilog="example: ddl lab up 4 --rate 1gbit --nics 2",
+        allow_abbrev=False,
+    )
     up.add_argument("hosts", metavar="N", type=parse_count, help="number of hosts")
     up.add_argument(
         "--rate", metavar="RATE", type=_rate, help="rate of each interface, such as 1gbit"
@@ -60,21 +65,31 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="number of interfaces of each host (default: 1)",
     )
     up.set_defaults(run=_up)
-    execute = commands.add_parser("exec", help="run a command on a host", allow_abbrev=False)
+    execute = commands.add_parser(
+        "exec",
+        help="run a command on a host",
+        epilog="example: ddl lab exec h1 ddlrun -H h1:2,h2:2 train.py",
+        allow_abbrev=False,
+    )
     execute.add_argument("host", metavar="HOST")
     execute.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER)
     execute.set_defaults(run=_exec)
     for word, on, effect in (("cut", False, "cut a link"), ("mend", True, "restore a link")):
-        cut = commands.add_parser(word, help=effect, allow_abbrev=False)
+        cut = commands.add_parser(
+            word, help=effect, epilog=f"example: ddl lab {word} h2 --nic 1", allow_abbrev=False
+        )
         cut.add_argument("host", metavar="HOST")
         cut.add_argument(
             "--nic", metavar="K", type=int, default=0, help="the interface ethK (default: 0)"
         )
         cut.set_defaults(run=_connect, on=on)
-    commands.add_parser("show", help="print the lab's hosts and their addresses").set_defaults(
-        run=_show
-    )
-    commands.add_parser("down", help="remove the lab").set_defaults(run=_down)
+    for word, effect, run in (
+        ("show", "print the lab's hosts and their addresses", _show),
+        ("down", "remove the lab", _down),
+    ):
+        commands.add_parser(
+            word, help=effect, epilog=f"example: ddl lab {word}", allow_abbrev=False
+        ).set_defaults(run=run)
 
 
 def _rate(text: str) -> str:

@@ -59,28 +59,37 @@ Add = Callable[..., argparse.ArgumentParser]
 class _Command:
     """A command about jobs.
 
+    epilog  examples
     run     carries out the command, and returns the exit code
     fill    adds its arguments to a parser
     former  its name as a command of `ddl`, which 0.3 will remove, or ""
     """
 
     text: str
+    epilog: str
     run: Callable[[Client, argparse.Namespace], int]
     fill: Callable[[argparse.ArgumentParser], None]
     former: str = ""
-    epilog: str = ""
 
 
 def add_commands(add: Add) -> None:
     """Add `job`, `top` and `token` to the commands of ddl. `add` creates their parsers."""
     text = "submit, list and control jobs of ddl serve"
-    job = add("job", help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+    job = add(
+        "job",
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog="example: ddl job submit -- python train.py --lr 0.1",
+        allow_abbrev=False,
+    )
     commands = job.add_subparsers(required=True, metavar="COMMAND")
     for name, command in _commands().items():
         _add(commands.add_parser, name, command, help=command.text)
         if command.former:
             _add(add, command.former, command, instead=f"ddl job {name}")
-    top = _Command("watch slots, jobs and tenants of ddl serve", _top, _fill_top)
+    top = _Command(
+        "watch slots, jobs and tenants of ddl serve", _example("top --once"), _top, _fill_top
+    )
     _add(add, "top", top, help=top.text)
     _add_token(add)
 
@@ -90,17 +99,45 @@ def _commands() -> dict[str, _Command]:
     pause = "take all slots from jobs until they are resumed"
     resume = "continue paused jobs, and restart failed jobs from their checkpoints"
     return {
-        "submit": _Command("submit a job", _submit, _fill_submit, "submit", _SUBMIT),
-        "list": _Command("list jobs, and why jobs wait for slots", _list, _fill_list, "ps"),
-        "show": _Command("print all that is known of a job", _show, _fill_show),
-        "logs": _Command("print the output of a job's workers", _logs, _fill_logs, "logs"),
-        "scale": _Command("change the sizes of a job", _scale, _fill_scale, "scale"),
-        "pause": _Command(pause, act["pause"], _fill_jobs, "pause"),
-        "resume": _Command(resume, act["resume"], _fill_jobs, "resume"),
+        "submit": _Command("submit a job", _SUBMIT, _submit, _fill_submit, "submit"),
+        "list": _Command(
+            "list jobs, and why jobs wait for slots",
+            _example("job list --all"),
+            _list,
+            _fill_list,
+            "ps",
+        ),
+        "show": _Command(
+            "print all that is known of a job", _example("job show 17"), _show, _fill_show
+        ),
+        "logs": _Command(
+            "print the output of a job's workers",
+            _example("job logs -f 17"),
+            _logs,
+            _fill_logs,
+            "logs",
+        ),
+        "scale": _Command(
+            "change the sizes of a job",
+            _example("job scale 17 2:8"),
+            _scale,
+            _fill_scale,
+            "scale",
+        ),
+        "pause": _Command(pause, _example("job pause 17"), act["pause"], _fill_jobs, "pause"),
+        "resume": _Command(resume, _example("job resume 17"), act["resume"], _fill_jobs, "resume"),
         "cancel": _Command(
-            "cancel jobs; they cannot be resumed", act["cancel"], _fill_jobs, "cancel"
+            "cancel jobs; they cannot be resumed",
+            _example("job cancel 17 18"),
+            act["cancel"],
+            _fill_jobs,
+            "cancel",
         ),
     }
+
+
+def _example(words: str) -> str:
+    return f"example: ddl {words}\n"
 
 
 def _add(add: Add, name: str, command: _Command, instead: str = "", **listed: str) -> None:
@@ -230,7 +267,7 @@ def _add_token(add: Add) -> None:
         help="make a token for ddl serve",
         description="Make a token of a tenant, in the store of ddl serve on this machine. Requires"
         " write access to the store.",
-        epilog="example: ddl token --store jobs.db --file ~/.config/ddl/server.toml vision admin",
+        epilog="example: ddl token --store jobs.db --file server.toml vision admin",
         allow_abbrev=False,
     )
     token.add_argument("tenant", help="name of the tenant; added if it does not exist")

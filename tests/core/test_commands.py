@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `ddl` and `ddlrun` are found: commands of other packages, and the former module names."""
+"""The command line of `ddl`: commands of other packages, suggestions, examples in the help."""
 
 from __future__ import annotations
 
+import argparse
+import re
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from ddl_launch import arguments
+from ddl_launch.commands.cli import make_parser
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -69,6 +76,82 @@ def test_help_fits_one_screen_without_former_names(run_program: Run, tmp_path: P
     assert "other commands:" not in shown  # each of ours is in a group
     listed = {line.split()[0] for line in shown if line.startswith("  ")}
     assert {"plan", "elastic", "serve", "job"} <= listed and not {"submit", "ps"} & listed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["docter"], "did you mean doctor?"),
+        (["plan", "lab.toml", "--byte", "1"], "did you mean --bytes? (see ddl plan --help)"),
+        (["elastic", "rn", "train.py"], "invalid choice"),  # too short for a suggestion
+        (["elastic", "resum", "a"], "did you mean resume? (see ddl elastic --help)"),
+        (["elastic", "run", "--no_replace", "train.py"], "did you mean --no-replace?"),
+        (["job", "list", "--jsno"], "did you mean --json? (see ddl job list --help)"),
+        (["doctor", "--frobnicate"], "unrecognized arguments: --frobnicate (see ddl doctor"),
+    ],
+)
+def test_misspelt_word_gets_a_suggestion(
+    run_program: Run, tmp_path: Path, words: list[str], message: str
+) -> None:
+    ended = run_program([*DDL, *words], cwd=tmp_path)
+    (line,) = ended.err.splitlines()
+    assert (ended.code, ended.out) == (2, "")
+    assert line.startswith("ddl: ") and message in line
+
+
+def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the parser's command and its commands, each with its help."""
+    yield name, parser.format_help()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for listed in action._choices_actions:  # not the former names
+                yield from _commands(action.choices[listed.dest], f"{name} {listed.dest}")
+
+
+def _examples(shown: str) -> list[list[str]]:
+    """Return the words of each example, without the remark behind it."""
+    part = re.search(r"^examples?:(.*?)(?:\n\n|\Z)", shown, re.DOTALL | re.MULTILINE)
+    lines = part[1].splitlines() if part else []
+    commands = [re.split(" {2,}|, and then", line.strip())[0] for line in lines]
+    return [
+        shlex.split(line)
+        for line in commands
+        if line.startswith(("ddl ", "ddlrun ")) and "$" not in line
+    ]
+
+
+# The help of `ddl` itself is one screen with the list of commands.
+COMMANDS = [
+    *list(_commands(make_parser(), "ddl"))[1:],
+    ("ddlrun", arguments.make_parser().format_help()),
+]
+
+
+@pytest.mark.parametrize(("name", "shown"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_help_has_an_example_that_can_be_parsed(name: str, shown: str) -> None:
+    examples = _examples(shown)
+    own = [words for words in examples if " ".join(words).startswith(name)]
+    assert own, shown
+    for words in examples:
+        if words[0] == "ddlrun":
+            arguments.parse(words[1:])
+        else:
+            make_parser().parse_args(words[1:])
+
+
+def test_interrupted_command_says_so(run_program: Run, tmp_path: Path) -> None:
+    wait = """
+import os, signal
+def add_wait(add):
+    def run(arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    add("wait").set_defaults(run=run)
+"""
+    env = install(tmp_path, "waiting", "wait = waiting:add_wait", wait)
+    ended = run_program([*DDL, "wait"], cwd=tmp_path, env=env)
+    assert (ended.code, ended.err) == (130, "ddl: interrupted\n")
 
 
 def test_broken_command_of_another_package(run_program: Run, tmp_path: Path) -> None:

@@ -364,6 +364,48 @@ def test_bad_usage_is_one_clear_line(
     assert message in line
 
 
+PROGRAM_WITH_OPTIONS = """
+import argparse, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--verbose", action="store_true")
+parser.add_argument("--code", type=int, default=0)
+sys.exit(parser.parse_args().code)
+"""
+MISPLACED = "stands after the program"
+
+
+@pytest.mark.parametrize("option", ["--output-dir=logs", "--no-prefix", "--grace"])
+def test_option_after_the_program_is_explained(cli: Run, tmp_path: Path, option: str) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM_WITH_OPTIONS)
+    ended = cli("-n", "2", "program.py", option)
+    assert ended.code == 2
+    name = option.partition("=")[0]
+    assert ended.err.splitlines()[-1].startswith(f"ddlrun: {name} {MISPLACED}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--verbose", "--code", "2"],  # an option of both, and an exit code of the program's own
+        ["--frobnicate"],  # of neither
+        ["--code", "--no-prefix-at-all"],
+    ],
+)
+def test_own_options_of_the_program_give_no_false_alarm(
+    cli: Run, tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM_WITH_OPTIONS)
+    ended = cli("-n", "2", "program.py", *words)
+    assert ended.code == 2 and MISPLACED not in ended.err
+
+
+def test_number_after_the_program_is_explained(cli: Run) -> None:
+    ended = cli("train.py", "--lr", "1", "-np", "4")
+    assert ended.code == 2
+    assert "required: -n, or -H for other hosts; -np 4 stands after the program" in ended.err
+    assert MISPLACED not in cli("train.py", "-n").err
+
+
 def test_program_in_this_folder_is_suggested(cli: Run, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     assert "did you mean ./mine?" in cli("-n", "1", "mine").err
@@ -510,15 +552,76 @@ def test_other_signals_are_forwarded(started: Any) -> None:
     assert finish(process)[0] == 0
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_exit_code_after_a_deadly_signal(started: Any, name: str) -> None:
+def test_exit_code_after_a_deadly_signal(started: Any) -> None:
     text = "import time; print('ready', flush=True); time.sleep(60)"
     process = started(2, text)
-    number = getattr(signal, name)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
-    assert code == 128 + number
-    assert f"was killed by {name}" in err
+    assert code == 128 + signal.SIGTERM
+    assert "was killed by SIGTERM" in err
+
+
+def test_interrupted_job_ends_with_one_line(started: Any) -> None:
+    text = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    process = started(2, text)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 130
+    ours = [line for line in err.splitlines() if line.startswith("ddlrun:")]
+    assert re.fullmatch("ddlrun: interrupted(; ending the other 1)?", ours[-1]), err
+    assert len([line for line in ours if "interrupted" in line]) == 1
+
+
+def test_interrupted_rank_keeps_its_own_exit_code(started: Any) -> None:
+    text = """
+import signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
+print("ready", flush=True)
+time.sleep(60)
+"""
+    process = started(1, text)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 7 and "ended with exit code 7" in err
+
+
+def test_traceback_of_the_rank_at_fault_is_last(ddlrun: Run) -> None:
+    """The other ranks' tracebacks come after its own; it is repeated below them."""
+    text = """
+import os, signal, sys, time
+if os.environ["RANK"] == "1":
+    raise ValueError("boom")
+def end(*_):
+    raise ConnectionError("a rank is lost")
+signal.signal(signal.SIGTERM, end)
+time.sleep(60)
+"""
+    ended = ddlrun(3, text, options=["--grace", "20"])
+    assert ended.code == 1
+    lines = ended.err.splitlines()
+    head = lines.index("ddlrun: the last lines of rank 1, which failed first:")
+    lost = [n for n, line in enumerate(lines) if line.endswith("ConnectionError: a rank is lost")]
+    assert len(lost) == 2 and max(lost) < head  # all output is kept
+    assert lines[-1] == "  | ValueError: boom"
+    assert all(line.startswith("  | ") for line in lines[head + 1 :])
+
+
+def test_traceback_in_sight_is_not_repeated(ddlrun: Run) -> None:
+    text = """
+import os, time
+if os.environ["RANK"] == "1":
+    raise ValueError("boom")
+time.sleep(60)
+"""
+    ended = ddlrun(3, text)
+    assert ended.code == 1
+    assert "last lines" not in ended.err
+    assert "ended with exit code 1: ValueError: boom" in ended.err.splitlines()[-1]
 
 
 def test_second_interrupt_kills_ranks_that_ignore_the_first(started: Any) -> None:
@@ -535,7 +638,7 @@ time.sleep(60)
         process.wait(1)
     process.send_signal(signal.SIGINT)
     code, _, err = finish(process)
-    assert code == 128 + signal.SIGKILL
+    assert code == 130
     assert "SIGINT again: ending all ranks" in err
 
 

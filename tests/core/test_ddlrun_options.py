@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 from conftest import clean_environment
 
-from ddl_launch import placement
+from ddl_launch import foreign_options, placement
 from ddl_launch.allocation import expand_counts, expand_nodes, find_allocation
-from ddl_launch.arguments import parse
+from ddl_launch.arguments import make_parser, parse
 from ddl_launch.console import Console
 from ddl_launch.errors import LaunchError
 from ddl_launch.frames import HELLO, Frames, frame, open_proven, proven
@@ -28,6 +29,7 @@ from ddl_launch.hosts import (
     read_rankfile,
 )
 from ddl_launch.launchers import Launcher, LaunchRequest, start
+from ddl_launch.spelling import find_similar
 from ddl_launch.topology import describe, library_options, mode_option
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -522,3 +524,96 @@ def test_wrong_submissions(arguments: list[str], message: str, tmp_path: Path) -
     assert ended.returncode in (2, 127)
     (line,) = ended.stderr.splitlines()
     assert message in line
+
+
+# ---- options that are misspelt, or another launcher's ----
+
+
+@pytest.mark.parametrize(
+    ("option", "similar"),
+    [
+        ("--output-dri", "--output-dir"),
+        ("--output_dirs=logs", "--output-dir"),
+        ("-hostfiel", "-hostfile"),
+        ("--dryrun", "--dry-run"),
+        ("--no-perfix", "--no-prefix"),
+        ("--acelerators", "-accelerators"),
+    ],
+)
+def test_misspelt_option_gets_a_suggestion(option: str, similar: str) -> None:
+    with pytest.raises(LaunchError, match=f"did you mean {similar}\\?"):
+        parse(["-n", "2", option, "logs", "train.py"])
+
+
+def test_unlike_option_gets_no_suggestion() -> None:
+    with pytest.raises(LaunchError) as caught:
+        parse(["-n", "2", "--frobnicate", "train.py"])
+    assert "unrecognized arguments: --frobnicate" in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["-np", "4"], "n", 4),
+        (["--num-proc", "4"], "n", 4),
+        (["--nproc-per-node", "4"], "accelerators", 4),
+        (["--nproc_per_node=4"], "accelerators", 4),
+        (["--nnodes", "1", "-n", "2"], "nnodes", 1),
+        (["--hosts", "h1:2,h2:2"], "host", "h1:2,h2:2"),
+        (["-H", "h1:2,h2:2"], "host", "h1:2,h2:2"),
+        (["--hostfile", "hosts"], "hostfile", Path("hosts")),
+        (["--start-timeout", "60"], "start_timeout", 60.0),
+        (["--start_timeout=60"], "start_timeout", 60.0),
+        (["--verbose"], "verbose", True),
+        (["--output-filename", "logs"], "output_dir", Path("logs")),
+        (["--timeline-filename", "trace.json"], "timeline_filename", "trace.json"),
+    ],
+)
+def test_option_of_another_launcher_is_accepted(words: list[str], name: str, value: object) -> None:
+    arguments = parse([*words, "train.py", "--nproc_per_node", "7"])
+    assert getattr(arguments, name) == value
+    assert arguments.command == ["train.py", "--nproc_per_node", "7"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--node-rank", "1"], "start ddlrun once"),
+        (["--node_rank=1"], "start ddlrun once"),
+        (["--rdzv-backend", "c10d"], "leave it out: ddlrun connects the ranks"),
+        (["--rdzv_endpoint=h1:29400"], "leave it out: ddlrun connects the ranks"),
+        (["--master-addr", "h1"], "leave it out: ddlrun connects the ranks"),
+        (["--master_port=29500"], "leave it out: ddlrun connects the ranks"),
+        (["-m", "train.main"], "ddlrun -n N python -m train.main"),
+        (["--max-restarts", "3"], "ddl elastic run"),
+        (["--min-np", "2"], "ddl elastic run"),
+        (["--autotune"], "-mode p"),
+        (["--log-level", "INFO"], "DDL_LOG"),
+        (["--bind-to", "core"], "--bind core"),
+    ],
+)
+def test_option_of_another_launcher_is_answered(words: list[str], answer: str) -> None:
+    with pytest.raises(LaunchError, match=answer) as caught:
+        parse(["-n", "2", *words, "train.py"])
+    assert words[0].partition("=")[0] in str(caught.value)
+
+
+def test_answers_of_other_launchers_hide_no_own_option() -> None:
+    known = make_parser()._option_string_actions
+    assert not [name for name in foreign_options._INSTEAD if find_similar(name, known) == name]
+    assert all(name in known for name in foreign_options._SAME.values())
+
+
+def test_documented_options_of_horovodrun_are_known() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "coming-from.md").read_text()
+    rows = page.partition("### horovodrun")[2].partition("###")[0]
+    accepted = answered = 0
+    for given, ours in re.findall(r"^\| (`.*`) \| (.*) \|$", rows, re.MULTILINE)[1:]:
+        for words in (text.split() for text in re.findall("`([^`]+)`", given)):
+            same = ours.startswith("the same")
+            assert same == (not foreign_options.find_replacement(words[0])), words
+            if same:
+                assert parse([*words, "train.py"]).command == ["train.py"]
+            accepted, answered = accepted + same, answered + (not same)
+    assert accepted > 8 and answered > 12
