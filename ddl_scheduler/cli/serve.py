@@ -306,6 +306,7 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
             hosts=names,
             secure=certificate is not None,
             problem=service.problem,
+            planner_age=service.planner_age,
         )
         web = server.make_server(made, host, port, certificate, key)
         got = server.start(web)
