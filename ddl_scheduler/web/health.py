@@ -2,8 +2,8 @@
 """The health endpoints, for probes without a token.
 
 Design notes
-- The answers have fixed texts: they tell a stranger nothing about jobs, files or hosts. The log and
-  the overview have the details.
+- The answers have fixed texts, which reveal nothing about jobs, files or hosts. The log and the
+  overview have the details.
 - Probes may come with any Host header, because a kubelet sends the address of the pod. Other
   requests need a known one, see guard.py.
 - One write to the store answers all probes of the next seconds, so that probes cost no disk time.
