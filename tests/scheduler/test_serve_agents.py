@@ -16,6 +16,9 @@ import pytest
 from conftest import clean_environment
 from serving import DDL, LIMIT, STEPS, Serving, holders, is_alive, wait_for
 
+from ddl_elastic.engines.dialing import dial
+from ddl_elastic.engines.host_agent import JoinRefused
+
 
 class AgentServing(Serving):
     """Where the slots are agents'."""
@@ -142,6 +145,17 @@ def test_all_agents_are_lost_after_a_worker_was_replaced(
     go.touch()
     serving.wait(job, "done")
     assert serving.state(job) == alone
+
+
+def test_agent_of_another_protocol_is_refused(serving: AgentServing) -> None:
+    about = {"agent": "old", "host": "h", "kind": "cpu", "cores": 1, "slots": 1}
+    address, token = ("127.0.0.1", serving._port), serving.token.read_text().strip()
+    with pytest.raises(JoinRefused, match=f"127.0.0.1:{serving._port} rejects this agent"):
+        dial(address, token, {**about, "protocol": 2})
+    log = serving.folder / "serve.log"
+    wait_for(lambda: "refused 127.0.0.1: a greeting {'agent': 'old'" in log.read_text())
+    dial(address, token, about)[0].close()
+    wait_for(lambda: "agent old has connected with 1 slots" in log.read_text())
 
 
 def test_a_program_that_is_not_there(serving: AgentServing) -> None:
