@@ -102,7 +102,8 @@ def main() -> int:
 def _free_ports() -> list[int]:
     """Return two ports for the rendezvous and PyTorch's store, or fewer if they are not free."""
     with contextlib.suppress(OSError):  # the ranks report a wrong DDL_PORTS
-        return sockets.free_ports(2, sockets.allowed_ports() or ())
+        ports: list[int] = sockets.free_ports(2, sockets.allowed_ports() or ())
+        return ports
     return []
 
 

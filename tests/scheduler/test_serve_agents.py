@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
+from conftest import clean_environment, free_port
 from serving import DDL, LIMIT, STEPS, Serving, holders, is_alive, wait_for
 
 from ddl_elastic.engines.dialing import dial
@@ -145,6 +145,29 @@ def test_all_agents_are_lost_after_a_worker_was_replaced(
     go.touch()
     serving.wait(job, "done")
     assert serving.state(job) == alone
+
+
+def test_ports_of_jobs_are_in_the_given_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = [str(free_port()) for _ in range(2)]
+    monkeypatch.setattr(
+        "serving.clean_environment",
+        lambda _: clean_environment({"DDL_PORTS": f"{ports[0]}-{ports[1]}"}),
+    )
+    serving = AgentServing(tmp_path)
+    try:
+        agent_port, go = serving._port, tmp_path / "go"
+        assert str(agent_port) == ports[0]  # of --agents 0
+        job = serving.submit("--steps", 3, "--go", go)
+        serving.agent(1)
+        wait_for(lambda: len(serving.alive(job)) == 1)
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("", int(ports[1])))  # where the job's run listens
+        go.touch()
+        serving.wait(job, "done")
+    finally:
+        serving.close()
 
 
 def test_agent_of_another_protocol_is_refused(serving: AgentServing) -> None:
