@@ -16,7 +16,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "DDL_INTERFACES": "selects network interfaces by name, exclusion or network, such as"
         " `eth,^eth3,10.1.0.0/16`. libddl uses all of the selected ones at once. Default: all that"
         " are up, except those of containers and virtual machines, and 169.254.0.0/16.",
-        "DDL_PORTS": "selects the ports to listen on, such as `20000-20100`. Default: any.",
+        "DDL_PORTS": "selects the ports to listen on, such as `20000-20100`. ddlrun on several"
+        " hosts, `ddl serve --agents` and `ddl elastic run --listen 0` use them, too. Default:"
+        " any.",
         "DDL_SOCKETS": "is the number of sockets between each pair of interfaces, from 1 to 16."
         " Default: 1.",
         "DDL_LINKS": "lists the kinds of links that may be used: `inproc`, `shm` and `tcp`."

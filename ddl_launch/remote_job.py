@@ -178,7 +178,10 @@ class RemoteJob(Supervisor):
         self._plan = plan
         self._secret = secrets.token_hex(32)
         _allow_files(4 * size + 256)  # a connection for each, and two files with --output-dir
-        self._listener = sockets.listen(min(size + 8, 4096))
+        try:
+            self._listener = sockets.listen(min(size + 8, 4096), plan.environment)
+        except OSError as error:
+            raise LaunchError(FAILED, f"cannot listen for ranks: {error.strerror}") from None
         self._folder = Path(tempfile.mkdtemp(prefix="ddlrun-"))
         self._launcher: subprocess.Popen[bytes] | None = None
         self._said: list[bytes] = []  # the launcher's output
@@ -317,6 +320,9 @@ class RemoteJob(Supervisor):
             "MASTER_ADDR": first,
             "MASTER_PORT": str(torchs),
         }
+        if ports := sockets.allowed_ports(self._plan.environment):
+            # Otherwise a rank might listen at the port of the rendezvous before rank 0 does.
+            environment["DDL_PORTS"] = f"{max(ours, torchs) + 1}-{ports[-1]}"
         if not self._files and self._console.draws_on(self._console.err):  # for progress bars
             columns, lines = shutil.get_terminal_size()
             widest = max(len(output.out.mark) for output in self._outputs)
@@ -350,8 +356,13 @@ class RemoteJob(Supervisor):
             if note:
                 self._console.log(f"note: {note}")
                 break
-        if len(self._ranks[0].hello["ports"]) < 2:  # type: ignore[index]
+        ports = self._ranks[0].hello["ports"]  # type: ignore[index]
+        if len(ports) < 2:
             return f"{host_of[0]} has no free port for the rendezvous"
+        allowed = sockets.allowed_ports(self._plan.environment)
+        if allowed and max(ports) == allowed[-1]:
+            text = self._plan.environment.get("DDL_PORTS")
+            return f"DDL_PORTS={text} leaves no port for the ranks; make the range larger"
         return ""
 
     def _library_of(self, host: str) -> dict[str, str]:

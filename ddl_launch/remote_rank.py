@@ -89,7 +89,7 @@ def main() -> int:
         "host": socket.gethostname(),
         "error": _why_not(command) or cores_wanted or _no_way(identity) or _no_interface(),
         "library": library.identify_library(),
-        "ports": sockets.free_ports(2) if identity.rank == 0 else [],
+        "ports": _free_ports() if identity.rank == 0 else [],
         "cores": placement.format_cores(cores),
         "allowed": sum(map(len, nodes)),
         "threads": os.environ[placement.THREADS[0]],
@@ -97,6 +97,14 @@ def main() -> int:
     connection = _connect(os.environ.pop("DDL_CONTROL"))
     rank = _Rank(connection, os.environ.get("DDL_SECRET", ""), command, cores)
     return rank.run(hello)
+
+
+def _free_ports() -> list[int]:
+    """Return two ports for the rendezvous and PyTorch's store, or fewer if they are not free."""
+    with contextlib.suppress(OSError):  # the ranks report a wrong DDL_PORTS
+        ports: list[int] = sockets.free_ports(2, sockets.allowed_ports() or ())
+        return ports
+    return []
 
 
 def _variables(identity: _Identity) -> dict[str, str]:

@@ -35,8 +35,8 @@ class Hosts:
         return subprocess.Popen(
             self.command(*arguments),
             cwd=self.folder,
-            env=clean_environment(),
             **{
+                "env": clean_environment(),
                 "stdin": subprocess.DEVNULL,
                 "stdout": subprocess.PIPE,
                 "stderr": subprocess.PIPE,

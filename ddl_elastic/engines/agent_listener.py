@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddl_launch import frames
+from ddl_launch import frames, sockets
 
 HELLO_LIMIT = 10.0  # seconds for a connection to authenticate
 _NEWCOMERS = 256  # maximum number of unauthenticated connections
@@ -35,7 +35,7 @@ class _Newcomer:
 class AgentListener:
     """A listening socket and its unauthenticated connections.
 
-    address  host and port; host "" means all interfaces, port 0 a free port
+    address  host and port; host "" means all interfaces, port 0 a free port (of DDL_PORTS if set)
     admit    called with an authenticated connection and its greeting. It calls `answer`, or raises
              ValueError to refuse the agent
     refused  called with an error message for each refused connection
@@ -51,7 +51,12 @@ class AgentListener:
         if not token:
             raise ValueError("the token is empty; any process could join the job")
         self._token, self._admit, self._refused = token, admit, refused
-        self._listener = socket.create_server(address, backlog=1024)
+        host, port = address
+
+        def listen(port: int) -> socket.socket:
+            return socket.create_server((host, port), backlog=1024)
+
+        self._listener = listen(port) if port else sockets.listen_at_allowed(listen)
         self._listener.setblocking(False)
         self._newcomers: dict[socket.socket, _Newcomer] = {}
 

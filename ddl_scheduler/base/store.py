@@ -228,6 +228,12 @@ class Store:
         jump = time.clock_gettime(time.CLOCK_BOOTTIME) + self._ahead - time.time()
         return now + jump if abs(jump) > JUMP else now
 
+    def write_check(self) -> None:
+        """Write the store's version again, which needs room on the disk as any change does. Raises
+        sqlite3.OperationalError."""
+        with self._change():
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
+
     def close(self) -> None:
         """Close the file. It may be opened again."""
         self._db.close()

@@ -23,6 +23,7 @@ from typing import Any
 from ddl_elastic.base import environment
 from ddl_elastic.cli.agent import parse_address, read_token
 from ddl_elastic.engines.ray_cluster import RayAgents
+from ddl_launch import sockets
 from ddl_launch.errors import SCHEDULER_EXTRA, CommandError, LaunchError
 from ddl_scheduler.base.store import Store, StoreError
 from ddl_scheduler.planning.jobs import PolicySlot, Settings
@@ -258,6 +259,10 @@ def _agents_address(arguments: argparse.Namespace) -> tuple[str, tuple[str, int]
         return secrets.token_hex(32), ("0.0.0.0", 0)
     if not arguments.agents:
         return "", ("", 0)
+    try:
+        sockets.allowed_ports()  # the runs listen there for agents
+    except OSError as error:
+        raise CommandError(str(error.strerror)) from None
     if not arguments.token_file:
         raise CommandError("--agents requires --token-file: agents authenticate with that token")
     return read_token(arguments.token_file), parse_address(arguments.agents, "--agents", "0.0.0.0")
@@ -306,6 +311,7 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
             hosts=names,
             secure=certificate is not None,
             problem=service.problem,
+            planner_age=service.planner_age,
         )
         web = server.make_server(made, host, port, certificate, key)
         got = server.start(web)

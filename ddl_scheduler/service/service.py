@@ -15,7 +15,8 @@ Design notes
 - A job never runs twice: all its processes hold one lock, see folder.py.
 - Slots are on this machine, or on the hosts of agents, see agents.py. With agents, the workers run
   on the agents' hosts, and only the run with its coordinator is here.
-- One thread uses the store. Other threads may call `live`, `slots`, `problem` and `wake`.
+- One thread uses the store. Other threads may call `live`, `slots`, `problem`, `planner_age` and
+  `wake`.
 - While the disk is full, nothing is lost but what was not yet stored: each turn is tried again
   until there is room. Running jobs do not need the service meanwhile.
 - The policy uses the steady clock's times, see store.py.
@@ -118,6 +119,7 @@ class Service:
         # Times by the monotonic clock; 0 means at once.
         self._plan_at = self._looked = self._counted = self._archived = 0.0
         self._problem = ""  # the reason why nothing can be written now
+        self._turned = time.monotonic()  # when the last turn ended
         self._plan_again = math.inf
         self._is_due = True  # whether a plan is due
         self._view: Sequence[SlotView] = ()
@@ -166,6 +168,11 @@ class Service:
         """Return the problem that prevents writing, such as a full disk; "" if there is none."""
         return self._problem
 
+    def planner_age(self) -> float:
+        """Return the seconds since the loop's last turn. A working loop turns at least once a
+        second."""
+        return time.monotonic() - self._turned
+
     def wake(self) -> None:
         """Make the loop read the store again at once."""
         with suppress(BlockingIOError):  # a wake-up is pending already
@@ -198,6 +205,7 @@ class Service:
             )
             self._problem = problem
         self._show()
+        self._turned = time.monotonic()
 
     def _follow(self, now: float) -> None:
         if self._is_due or time.monotonic() >= self._looked + LOOK_EVERY:

@@ -24,9 +24,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ddl_scheduler.base.database import Database
 from ddl_scheduler.base.store import disk_trouble
-from ddl_scheduler.web import api, metrics, openapi, pages, streams
-from ddl_scheduler.web.database import Database
+from ddl_scheduler.web import api, health, metrics, openapi, pages, streams
 from ddl_scheduler.web.errors import HttpError, refusal
 from ddl_scheduler.web.guard import LOOPBACK, Guard
 from ddl_scheduler.web.limits import Limits
@@ -48,6 +48,7 @@ def make_app(
     secure: bool = False,
     limits: Limits | None = None,
     problem: Callable[[], str] = lambda: "",
+    planner_age: Callable[[], float] = lambda: 0.0,
 ) -> Starlette:
     """Create the app for a store, which it opens itself.
 
@@ -59,11 +60,12 @@ def make_app(
     hosts    names by which clients reach this machine, in addition to the loopback names
     secure   whether the server uses TLS
     problem  returns the problem that prevents writing, such as a full disk; likewise
+    planner_age  returns the seconds since the planner's last turn; likewise
     """
     limits = limits or Limits()
     database = Database(Path(store_path))
     sessions = Sessions(database, limits, secure)
-    service = AppContext(database, live, slots, wake, limits, sessions, problem)
+    service = AppContext(database, live, slots, wake, limits, sessions, problem, planner_age)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -76,7 +78,7 @@ def make_app(
 
     known = tuple(name.lower() for name in (*LOOPBACK, *hosts))
     return Starlette(
-        routes=[*_routes(service), *pages.routes(service)],
+        routes=[*_routes(service), *health.routes(service), *pages.routes(service)],
         middleware=[Middleware(Guard, limits=limits, hosts=known, secure=secure)],
         exception_handlers={
             HttpError: _refused,

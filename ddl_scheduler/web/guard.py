@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ddl_scheduler.web.errors import HttpError, refusal
+from ddl_scheduler.web.health import PATHS as HEALTH
 from ddl_scheduler.web.limits import Limits, Rates
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -71,7 +72,7 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name.lower() not in self._hosts:
+        if name.lower() not in self._hosts and scope["path"] not in HEALTH:
             raise HttpError(
                 400, "host", host, f"one of {', '.join(self._hosts)}, in the Host header"
             )

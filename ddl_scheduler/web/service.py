@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ddl_scheduler.base.database import Database
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.store import JobRecord, JobState
-from ddl_scheduler.web.database import Database
 from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.history import History
 from ddl_scheduler.web.limits import Limits
@@ -51,6 +51,7 @@ class AppContext:
     limits: Limits
     sessions: Sessions
     problem: Callable[[], str] = lambda: ""  # the problem that prevents writing; thread-safe
+    planner_age: Callable[[], float] = lambda: 0.0  # seconds since its last turn; thread-safe
 
     def __post_init__(self) -> None:
         self.streams: Counter[str] = Counter()  # the number of open streams by tenant

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ddl_scheduler.base.database import Database
 from ddl_scheduler.base.store import ROLES
-from ddl_scheduler.web.database import Database
 from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.limits import Limits, Rates
 

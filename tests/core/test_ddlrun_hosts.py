@@ -87,6 +87,44 @@ def test_rankfile_gives_order_and_cores(hosts: Hosts) -> None:
     ]
 
 
+PORTS = """
+import os, ddl_core
+
+def listening():
+    own = set()
+    for fd in os.listdir("/proc/self/fd"):
+        if os.path.lexists(f"/proc/self/fd/{fd}"):
+            own.add(os.readlink(f"/proc/self/fd/{fd}").removeprefix("socket:[").rstrip("]"))
+    rows = [row.split() for file in ("tcp", "tcp6") for row in open(f"/proc/self/net/{file}")]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and row[9] in own}
+
+before = listening()  # of the MPI's launcher, which its processes inherit
+comm = ddl_core.init()
+comm.barrier()
+ports = listening() - before
+assert ports, "the rank listens"
+where = os.environ["DDL_RENDEZVOUS"].rpartition(":")[2], os.environ["MASTER_PORT"]
+comm.barrier()
+print(*sorted(ports | set(map(int, where))))
+"""
+
+
+def test_ranks_and_rendezvous_use_given_ports(one: Hosts) -> None:
+    options = ("-H", "h1,h2", "-x", "DDL_PORTS", one.program(PORTS))
+    process = one.start(*options, env=clean_environment({"DDL_PORTS": "31400-31419"}))
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    ports = [int(word) for line in out.splitlines() for word in line.split("] ")[1].split()]
+    assert len(ports) >= 6 and all(31400 <= port < 31420 for port in ports), out
+    for text, problem in (
+        ("many", "cannot listen for ranks: DDL_PORTS is 'many'; must be a range such as"),
+        ("31500-31502", "DDL_PORTS=31500-31502 leaves no port for the ranks"),
+    ):
+        process = one.start(*options, env=clean_environment({"DDL_PORTS": text}))
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1 and problem in err, err
+
+
 def test_mpi_programs_are_of_that_mpi(hosts: Hosts) -> None:
     """Under ddlrun a program may use the MPI as well."""
     pytest.importorskip("mpi4py")

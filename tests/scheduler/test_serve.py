@@ -336,9 +336,18 @@ def test_service_survives_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixt
             except urllib.error.HTTPError as error:
                 return error.code, json.load(error)
 
+        def ready() -> int:
+            try:
+                with urllib.request.urlopen(f"{found[1]}/readyz", timeout=60) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                assert error.read() == b"the store cannot be written\n"
+                return error.code
+
         job = {"command": ["missing.py"], "min": 2}  # waits for a second slot
         assert ask("POST", "/v1/jobs", job)[0] == 201
         assert ask("GET", "/v1/overview")[1]["problem"] is None
+        assert ready() == 200
         with suppress(OSError), (small / "filler").open("wb", 0) as filler:
             while True:
                 filler.write(b"x" * 4096)
@@ -348,7 +357,9 @@ def test_service_survives_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixt
         wait_for(lambda: ask("GET", "/v1/overview")[1]["problem"], "the problem is shown")
         print_once(ask("GET", "/v1/overview")[1])
         assert "the service cannot write: " in capsys.readouterr().out
+        wait_for(lambda: ready() == 503, "the probe reports it")
         (small / "filler").unlink()
+        wait_for(lambda: ready() == 200, "ready again")
         wait_for(lambda: not ask("GET", "/v1/overview")[1]["problem"], "there is none any more")
         status, made = ask("POST", "/v1/jobs", {"command": ["missing.py"]})
         assert status == 201

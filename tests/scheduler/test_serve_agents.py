@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
+from conftest import clean_environment, free_port
 from serving import DDL, LIMIT, STEPS, Serving, holders, is_alive, wait_for
+
+from ddl_elastic.engines.dialing import dial
+from ddl_elastic.engines.host_agent import JoinRefused
 
 
 class AgentServing(Serving):
@@ -142,6 +145,40 @@ def test_all_agents_are_lost_after_a_worker_was_replaced(
     go.touch()
     serving.wait(job, "done")
     assert serving.state(job) == alone
+
+
+def test_ports_of_jobs_are_in_the_given_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = [str(free_port()) for _ in range(2)]
+    monkeypatch.setattr(
+        "serving.clean_environment",
+        lambda _: clean_environment({"DDL_PORTS": f"{ports[0]}-{ports[1]}"}),
+    )
+    serving = AgentServing(tmp_path)
+    try:
+        agent_port, go = serving._port, tmp_path / "go"
+        assert str(agent_port) == ports[0]  # of --agents 0
+        job = serving.submit("--steps", 3, "--go", go)
+        serving.agent(1)
+        wait_for(lambda: len(serving.alive(job)) == 1)
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("", int(ports[1])))  # where the job's run listens
+        go.touch()
+        serving.wait(job, "done")
+    finally:
+        serving.close()
+
+
+def test_agent_of_another_protocol_is_refused(serving: AgentServing) -> None:
+    about = {"agent": "old", "host": "h", "kind": "cpu", "cores": 1, "slots": 1}
+    address, token = ("127.0.0.1", serving._port), serving.token.read_text().strip()
+    with pytest.raises(JoinRefused, match=f"127.0.0.1:{serving._port} rejects this agent"):
+        dial(address, token, {**about, "protocol": 2})
+    log = serving.folder / "serve.log"
+    wait_for(lambda: "refused 127.0.0.1: a greeting {'agent': 'old'" in log.read_text())
+    dial(address, token, about)[0].close()
+    wait_for(lambda: "agent old has connected with 1 slots" in log.read_text())
 
 
 def test_a_program_that_is_not_there(serving: AgentServing) -> None:

@@ -278,6 +278,48 @@ def test_what_does_not_exist(store: Store, path: Path) -> None:
         Store(path)
 
 
+def test_store_of_another_version_is_left_as_it_is(path: Path, store: Store) -> None:
+    store.close()
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA user_version = 9")
+        file.execute("DROP TABLE archived")
+        file.commit()
+        before = list(file.iterdump())
+    with pytest.raises(StoreError, match="has version 9; this program needs 1"):
+        Store(path)
+    with closing(sqlite3.connect(path)) as file:
+        assert list(file.iterdump()) == before
+
+
+def test_store_without_additions_is_upgraded(path: Path, store: Store) -> None:
+    token, job = store.token_create("t", "user"), store.job_submit("t", "a", {}, 0.0)
+    with closing(sqlite3.connect(path)) as file:
+        whole = set(file.execute("SELECT name FROM sqlite_master"))
+    store.close()
+    with closing(sqlite3.connect(path)) as file:
+        for name in ("jobs_live", "jobs_used", "jobs_ended", "intents_job", "events_job"):
+            file.execute(f"DROP INDEX {name}")
+        for name in ("archived", "suspects", "clock"):
+            file.execute(f"DROP TABLE {name}")
+        file.commit()
+    with closing(Store(path)) as opened:
+        assert opened.token_find(token) == ("t", "user")
+        assert [record.id for record in opened.jobs()] == [job]
+    with closing(sqlite3.connect(path)) as file:
+        assert set(file.execute("SELECT name FROM sqlite_master")) == whole
+
+
+def test_backup_of_an_open_store_has_everything(path: Path, store: Store, tmp_path: Path) -> None:
+    token, job = store.token_create("t", "user"), store.job_submit("t", "a", {}, 0.0)
+    store.plan_write({job: ("s1",)}, 1.0)
+    copy = tmp_path / "copy.db"
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(f"VACUUM INTO '{copy}'")
+    with closing(Store(copy)) as opened:
+        assert (opened.jobs(), opened.slots()) == (store.jobs(), store.slots())
+        assert opened.token_find(token) == ("t", "user")
+
+
 def test_events_are_read_in_parts(store: Store) -> None:
     for key in "abc":
         store.job_submit("t", key, {}, 0.0)

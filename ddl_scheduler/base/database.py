@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The app's own store, used in its own thread because it waits for the disk."""
+"""The web app's own store, used in its own thread because it waits for the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Database:
-    """The app's store. The first call opens it."""
+    """The web app's store. The first call opens it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/healthz and /readyz of a real `ddl serve`, without a token."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from serving import Serving, wait_for
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    made = Serving(tmp_path)
+    yield made
+    made.close()
+
+
+def probe(serving: Serving, path: str, host: str = "10.1.2.3:8470") -> tuple[int, str]:
+    """Return the status and the text of an answer. The kubelet sends the pod's address as host."""
+    log = serving.folder / "serve.log"
+    (port,) = wait_for(
+        lambda: re.findall(r"listening on http://127\.0\.0\.1:(\d+)\n", log.read_text())
+    )
+    connection = HTTPConnection("127.0.0.1", int(port), timeout=60)
+    try:
+        connection.request("GET", path, headers={"host": host})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_probes_need_neither_token_nor_host_name(serving: Serving) -> None:
+    job = serving.submit("--steps", 1, name="secretname")
+    assert probe(serving, "/healthz") == (200, "ok\n")
+    assert probe(serving, "/readyz") == (200, "ok\n")
+    for path in ("/readyz/", "/metrics", f"/v1/jobs/{job}", "/"):
+        assert probe(serving, path)[0] == 400, path  # other paths need a known host
+
+
+def test_readyz_reports_locked_store_and_stalled_planner(serving: Serving) -> None:
+    assert probe(serving, "/readyz") == (200, "ok\n")
+    other = sqlite3.connect(serving.path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")  # as a stuck backup would
+        wait_for(
+            lambda: probe(serving, "/readyz") == (503, "the store cannot be written\n"), "locked"
+        )
+        assert probe(serving, "/healthz") == (200, "ok\n")
+        both = "the store cannot be written; the planner does not run\n"
+        wait_for(lambda: probe(serving, "/readyz") == (503, both), "the planner waits as well")
+        other.execute("ROLLBACK")
+    finally:
+        other.close()
+    wait_for(lambda: probe(serving, "/readyz") == (200, "ok\n"), "ready again")
