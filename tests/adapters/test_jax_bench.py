@@ -62,4 +62,4 @@ def test_rank_that_cannot(run_program: Run, tmp_path: Path) -> None:
     env = {"BENCH_CACHE": str(tmp_path), "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     short = ["--backends", "ddl", "--models", "psum"]
     ended = run_program([*COMMAND, *short], cwd=ROOT, env=env, limit=120)
-    assert ended.code == 1 and "there are 2 devices in this process" in ended.err, ended.err
+    assert ended.code == 1 and "this process has 2 devices" in ended.err, ended.err
