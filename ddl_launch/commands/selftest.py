@@ -48,8 +48,8 @@ def run() -> dict[str, tuple[float, float]]:
     except subprocess.TimeoutExpired:
         raise SelfTestError(f"the test did not end within {_LIMIT:.0f} s") from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ddlrun: ")]
-        raise SelfTestError(said[-1].removeprefix("ddlrun: ") if said else done.stderr.strip())
+        causes = [line for line in done.stderr.splitlines() if line.startswith("ddlrun: rank ")]
+        raise SelfTestError(causes[-1].removeprefix("ddlrun: ") if causes else done.stderr.strip())
     return {link: (small, large) for link, (small, large) in json.loads(done.stdout).items()}
 
 

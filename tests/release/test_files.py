@@ -53,9 +53,9 @@ def test_workflow_calls_the_projects_own_ci() -> None:
 
 def test_jobset_starts_ranks() -> None:
     """The variables of its pods, with this machine in the place of its first pod's name."""
-    (job,) = yaml.safe_load((PACKAGING / "kubernetes" / "jobset.yaml").read_text())["spec"][
-        "replicatedJobs"
-    ]
+    manifest = (PACKAGING / "kubernetes" / "jobset.yaml").read_text()
+    jobset, _policy = yaml.safe_load_all(manifest)
+    (job,) = jobset["spec"]["replicatedJobs"]
     spec = job["template"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     given = {each["name"]: each.get("value") for each in container["env"]}
@@ -71,6 +71,7 @@ def test_jobset_starts_ranks() -> None:
             "DDL_RANK": str(rank),
             "DDL_SIZE": str(given["DDL_SIZE"]),
             "DDL_RENDEZVOUS": f"tcp://127.0.0.1:{port}",
+            "DDL_PORTS": str(given["DDL_PORTS"]),
             "DDL_SECRET": "x" * 32,
         }
         assert variables.keys() == given.keys()
