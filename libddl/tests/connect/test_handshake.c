@@ -13,6 +13,10 @@
 #include "net/socket.h"
 #include "ranks.h"
 
+#define TEXT_OF(number) #number
+#define TEXT(number)    TEXT_OF(number)
+#define WE_SPEAK        "we speak " TEXT(DDL__PROTOCOL)
+
 enum { LIMIT_MS = 10000 };
 
 static ddl_endpoint *open_endpoint(const char *secret)
@@ -135,7 +139,7 @@ static void test_altered(void)
         const char *name, *words;
     } alterations[] = {
         FIELD(HELLO, magic, "libddl's protocol"),
-        FIELD(HELLO, protocol, "protocol 15, we speak 14"),
+        FIELD(HELLO, protocol, WE_SPEAK),
         FIELD(HELLO, kind, ""),
         FIELD(HELLO, lane, differ),
         FIELD(HELLO, from, differ),
@@ -378,7 +382,7 @@ static void test_old_protocol(void)
     send_bytes(fd, &hello, OLD_BYTES);
     ddl__hello answer = receive_answer(fd);
     CHECK(answer.magic == DDL__HELLO_MAGIC && answer.protocol == DDL__PROTOCOL &&
-              answer.status == DDL_EREFUSED && strstr(answer.text, "protocol 3, we speak 14"),
+              answer.status == DDL_EREFUSED && strstr(answer.text, "protocol 3, " WE_SPEAK),
           "%d \"%s\"", answer.status, answer.text);
     close(fd);
 
@@ -389,7 +393,7 @@ static void test_old_protocol(void)
     ddl__hello ours = hello_for(ddl__endpoint_job(endpoint), endpoint);
     REFUSED(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fds[0], &ours,
                                     ddl__deadline(LIMIT_MS), &session),
-            DDL_EREFUSED, "it speaks protocol 3, we speak 14");
+            DDL_EREFUSED, "it speaks protocol 3, " WE_SPEAK);
     close(fds[0]);
     close(fds[1]);
     ddl_endpoint_destroy(endpoint);
