@@ -13,7 +13,7 @@ from cases import CASES, Samples, case
 
 @case(
     "callback of Keras",
-    r"ReduceLROnPlateau.*(also|no part)",
+    r"ReduceLROnPlateau.*(also|not part)",
     source="keras-team/keras#9462, keras-team/keras#14862: the states of callbacks are lost",
 )
 def callback_of_keras() -> None:
