@@ -351,12 +351,18 @@ static void set_cut(const model *m, world *w, int a, int b, bool cut)
                 w->nodes[i].cut = (w->nodes[i].cut & ~bit(j)) | (uint64_t)cut << j;
 }
 
+/* True if the member's wait for news has run out. */
+static bool has_waited(const ddl__membership *self)
+{
+    return self->disputed_until == 1; /* see let_limits_run_out */
+}
+
 static void cut(const model *m, world *w, int a, int b, bool reset)
 {
     w->was_cut = true;
     for (int i = 0; i < m->n; i++)
-        if (w->nodes[i].attempt || w->nodes[i].failed) /* a leader has decided before */
-            w->was_hasty = true;
+        if (w->nodes[i].attempt || w->nodes[i].failed || has_waited(machine(m, w, i)))
+            w->was_hasty = true; /* a leader has decided before, or is about to */
     w->shared &= bit(m->host[a]) | bit(m->host[b]);
     for (int i = 0; i < m->n; i++)
         for (int j = 0; j < m->n && reset; j++)
