@@ -244,9 +244,9 @@ static bool is_vouched(const ddl__membership *m, int lost)
 }
 
 /* Record if this leader is cut off: without it, more than `least` ranks can continue. It votes on
- * itself and on the ranks that it has lost, if a follower vouches for them. A leader that has ever
- * created a comm of this agreement may continue in that, so it never resigns. Nor may it shrink
- * again after it has resigned. Neither `done` nor `left_out` is ever reset, therefore. */
+ * itself, and on the ranks that it has lost and for which a follower vouches. A leader that has
+ * ever created a comm of this agreement does not resign, because it may continue in that comm. A
+ * leader that has resigned never shrinks again. So `done` and `left_out` must never be reset. */
 static bool is_cut_off(ddl__membership *m, int least, int64_t now)
 {
     ddl__peer *self = &m->peers[m->rank];
@@ -308,7 +308,7 @@ static void join(ddl__membership *m, int leader)
                .kind = DDL__JOIN, .attempt = m->gathering, .leader = leader, .set = sent});
 }
 
-/* Report to the leader each rank that it has lost, but that has joined its attempt. */
+/* Vouch for each rank that the leader has lost and that has joined the leader's attempt. */
 static void vouch(ddl__membership *m, int leader)
 {
     if (ddl__is_sparse(m->size) || m->peers[leader].joined != m->gathering)
