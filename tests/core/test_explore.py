@@ -35,6 +35,12 @@ FAULTS = {
         "2 * surviving == possible",
         "S1",
     ),
+    "an_expelled_member_that_continues_does_not_count": (
+        "agreement.c",
+        "!peer->may_continue && (peer->state == DDL__LEFT || (peer->expelled && waited))",
+        "(peer->state == DDL__LEFT && !peer->may_continue) || (peer->expelled && waited)",
+        "S1",
+    ),
     "a_minority_continues": (
         "agreement.c",
         "return 2 * surviving > possible ||",
@@ -143,6 +149,7 @@ SEEDS = {  # of rare schedules that find them: members, faults, schedules, seed
     "a_follower_vouches_to_one_leader": ["6", "1", "1", "104225"],
     "a_leader_that_resigns_ends_its_followers": ["4", "2", "1", "45204"],
     "an_expulsion_from_the_survivors_is_ignored": ["3", "2", "1", "15"],
+    "an_expelled_member_that_continues_does_not_count": ["4", "3", "1", "1795968972691953"],
     "an_expulsion_reaches_only_some": ["4", "2", "1", "6575"],
     "the_accuser_is_left_out_at_once": ["3", "2", "1", "120555"],
     "a_witness_proves_too_much": ["3", "2", "1", "153223"],

@@ -126,7 +126,7 @@ static bool is_majority(const ddl__membership *m, const unsigned char *live, int
     for (int rank = 0; rank < m->size; rank++) {
         const ddl__peer *peer = &m->peers[rank];
         /* A rank that joined the agreement before it left, or was expelled, may have continued. */
-        bool out = (peer->state == DDL__LEFT && !peer->may_continue) || (peer->expelled && waited);
+        bool out = !peer->may_continue && (peer->state == DDL__LEFT || (peer->expelled && waited));
         bool ended = peer->state == DDL__KILLED || (out && !peer->joined);
         if (peer->resigned || (rank != m->rank && ended))
             continue;

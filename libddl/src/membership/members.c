@@ -16,7 +16,7 @@
  * - It has expelled this rank, or has left after this rank declared it dead: may_continue, counts.
  * - A program has expelled it (ddl_comm_expel): DDL__SILENT, counts for DDL__EVIDENCE_LIMIT. Then
  *   it does not count, because the program vouches that it has ended, unless it joined the
- *   agreement before. It is sent EXPELLED, and does not continue.
+ *   agreement before, or may continue. It is sent EXPELLED, and does not continue.
  *
  * The end of a TCP connection proves nothing, because neither a reset nor a close is authenticated.
  * A firewall may reset all connections between two hosts that both continue. The witnesses are the
