@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-_SHARED = {"": "none", "0": "none", "1": "buffers", "all": "all"}
+_SHARED = {"": "automatic", "0": "none", "1": "buffers", "all": "all"}
 
 
 def shared(env: Mapping[str, str] = os.environ) -> str:
-    """Return DDL_TORCH_SHARED: "none", "buffers" (1) or "all"; "none" if it is not set. Raises
-    InvalidArgument for another value."""
+    """Return DDL_TORCH_SHARED: "none" (0), "buffers" (1) or "all"; "automatic" if it is not set.
+    Raises InvalidArgument for another value."""
     text = env.get("DDL_TORCH_SHARED", "")
     if text not in _SHARED:
         from ddl_core.errors import InvalidArgument

@@ -67,7 +67,7 @@ GROUPS: dict[str, dict[str, str]] = {
         " user's cache folder.",
         "DDL_TORCH_SHARED": "places PyTorch's tensors in memory that the ranks of a host share: `1`"
         " for the buckets of `DistributedDataParallel` and the buffers of `fully_shard`, `all` also"
-        " for all CPU tensors of 1 MiB and more. Default: `0`.",
+        " for all CPU tensors of 1 MiB and more, `0` for none. Default: `1` if ranks share a host.",
         "DDL_TORCH_NATIVE": "is `0` to compile no native part, so that PyTorch's adapter works in"
         " Python, and slower. Default: `1`.",
         "DDL_TORCH_SERVE": "makes ddl replace another backend of PyTorch. The only one is `gloo`.",

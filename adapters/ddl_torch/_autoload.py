@@ -209,6 +209,7 @@ def _join(group: Any, given: Any) -> tuple[Any, int]:
             reconfigurable,
             options.number(),
         )
+        shared_memory.report(native)
         if reconfigurable:  # the ranks on this host are not known before the first reconfiguration
             return backend, torch_choices.local_rank(group.group_rank)
         return backend, native.local(backend)[0]

@@ -9,14 +9,16 @@ variable, and replaces fully_shard's default allocator.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from types import ModuleType
 from typing import Any
 
 import torch
 
-_CHOICES = ("none", "buffers", "all")  # must match Sharing in csrc/shared_memory.hpp
+_CHOICES = ("none", "buffers", "all", "automatic")  # must match Sharing in csrc/shared_memory.hpp
 
+_log = logging.getLogger("ddl_torch")
 _asked: str | None = None  # the program's choice; None: the environment decides
 
 
@@ -46,6 +48,20 @@ def apply(native: ModuleType) -> None:
 
         adapter.set_default("DDP_DISABLE_COMM_MEM", "0")
     _open_fully_shard(native)
+
+
+def report(native: ModuleType) -> None:
+    """Log once which tensors lie in shared memory, after a group was created."""
+    if native.shares():
+        _log_choice(native)
+
+
+@functools.cache
+def _log_choice(native: ModuleType) -> None:
+    _log.info(
+        "the ranks on this host share the memory of DistributedDataParallel's buckets and"
+        " fully_shard's buffers (DDL_TORCH_SHARED=0: they do not)"
+    )
 
 
 @functools.cache

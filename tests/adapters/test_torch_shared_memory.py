@@ -59,18 +59,20 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_environment(run_program: Run, find_port: Callable[[], int], tmp_path: Path) -> None:
-    """A program that does not know of it, on ranks that do not agree."""
-    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port())}
+    """A program that does not know of it, on ranks that do not agree; one without peers."""
 
     def start(rank: int) -> Finished:
-        env = {**master, "RANK": str(rank), "WORLD_SIZE": "2", "DDL_TORCH_SHARED": str(rank)}
+        env = {**master, "RANK": str(rank), "WORLD_SIZE": str(len(choices))}
+        env |= {"DDL_TORCH_SHARED": choices[rank]}
         command = [sys.executable, "-c", ENVIRONMENT]
         ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=100)
         return ended.expect_success()
 
-    with ThreadPoolExecutor(2) as pool:
-        ordinary, shared = pool.map(start, range(2))
-    assert (ordinary.out, shared.out) == ("shared False\n", "shared True\n")
+    for choices, shared in ((["0", "1"], [False, True]), ([""], [False])):
+        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port())}
+        with ThreadPoolExecutor(2) as pool:
+            found = [ended.out for ended in pool.map(start, range(len(choices)))]
+        assert found == [f"shared {each}\n" for each in shared]
 
 
 def test_wrong_choices(run_program: Run, tmp_path: Path) -> None:

@@ -315,6 +315,8 @@ Group::Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, int rank, 
     : endpoint_(std::move(endpoint)), addresses_(std::move(addresses)), rank_(rank), comm_(comm),
       tag_(tag), completion_(new Completion(comm)), owner_(getpid())
 {
+    if (ddl_comm_local_size(comm) > 1)
+        found_ranks_on_host();
 }
 
 Group::~Group()

@@ -132,6 +132,7 @@ PYBIND11_MODULE(_ddl_torch, m)
         py::arg("backend"));
     m.def(
         "share", [](int what) { share(Sharing(what)); }, py::arg("what"));
+    m.def("shares", [] { return ddl_torch::shared() != Sharing::none; });
     m.def(
         "empty_shared",
         [](int64_t elements, const at::Tensor &like) {

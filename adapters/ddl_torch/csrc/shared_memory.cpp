@@ -24,6 +24,7 @@ constexpr size_t kIdleBlocks = 64;
 
 std::atomic<Sharing> sharing{Sharing::none};
 std::atomic<pid_t> sharer{0}; // the process that has called share()
+std::atomic<bool> has_ranks_on_host{false};
 
 // Round up by at most an eighth, so that tensors of similar sizes use the same memory.
 size_t rounded(size_t bytes)
@@ -100,9 +101,16 @@ void share(Sharing what)
         std::call_once(once, replace_allocator);
 }
 
+void found_ranks_on_host()
+{
+    has_ranks_on_host.store(true, std::memory_order_relaxed);
+}
+
 Sharing shared()
 {
-    const Sharing what = sharing.load(std::memory_order_relaxed);
+    Sharing what = sharing.load(std::memory_order_relaxed);
+    if (what == Sharing::automatic)
+        what = has_ranks_on_host.load(std::memory_order_relaxed) ? Sharing::buffers : Sharing::none;
     return what != Sharing::none && sharer.load() == getpid() ? what : Sharing::none;
 }
 

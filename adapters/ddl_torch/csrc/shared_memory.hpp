@@ -18,13 +18,16 @@ namespace ddl_torch
 {
 
 // The tensors in shared memory: none; those that PyTorch allocates for communication; all large
-// ones.
-enum class Sharing { none, buffers, all };
+// ones; the buffers, once a group of this process has had two ranks on this host.
+enum class Sharing { none, buffers, all, automatic };
 
 // Set what this process shares from now on. Forked children share nothing until they call this.
 // Only Sharing::all replaces PyTorch's allocator, permanently; it then forwards allocations that
 // are not shared.
 void share(Sharing what);
+// A group has other ranks on this host.
+void found_ranks_on_host();
+// Return what is shared: none, buffers or all.
 Sharing shared();
 
 // Return a tensor of one dimension like at::empty's, in shared memory if it is long enough and

@@ -89,8 +89,8 @@ def train(model: nn.Module) -> torch.Tensor:
     return torch.cat(flat).clone()
 
 
-def train_ddp(choice: bool | str) -> torch.Tensor:
-    shared, before = bool(choice), own_files()
+def train_ddp(choice: bool | str | None) -> torch.Tensor:
+    shared, before = choice is not False, own_files()
     model = DistributedDataParallel(Network(), gradient_as_bucket_view=True, bucket_cap_mb=1)
     result = train(model)
     found = {mapping(p.grad.data_ptr()) for p in model.parameters() if p.grad is not None}
@@ -98,7 +98,7 @@ def train_ddp(choice: bool | str) -> torch.Tensor:
     assert (0 not in inodes) if shared else inodes == {0}, found
     if shared:  # results were stored there
         check_mapped_by_all(inodes, "rw-s")
-    if choice is True:
+    if choice in (True, None):
         assert own_files() - before == inodes, "the first buckets were kept"
     return result
 
@@ -145,9 +145,10 @@ def train_fsdp1(shared: bool) -> torch.Tensor:
 
 def training() -> None:
     results = []
-    for choice in (False, True, "all"):
+    for choice in (False, None, True, "all"):  # None is the default
         ddl.init(shared_memory=choice)
-        results.append((train_ddp(choice), train_fsdp(bool(choice)), train_fsdp1(choice == "all")))
+        ddp, fsdp = train_ddp(choice), train_fsdp(choice is not False)
+        results.append((ddp, fsdp, train_fsdp1(choice == "all")))
         elsewhere = torch.ones(MIB)
         assert (mapping(elsewhere.data_ptr())[1] != 0) == (choice == "all")
         ddl.shutdown()
