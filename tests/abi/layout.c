@@ -85,6 +85,9 @@ SIZE(ddl_endpoint_config, 48);
 
 VALUE(DDL_INVARIANT_NONE, -1);
 VALUE(DDL_INVARIANT_SIZE, -2);
+VALUE(DDL_WIRE_F32, 1);
+VALUE(DDL_WIRE_INT8, 2);
+VALUE(DDL_WIRE_INT4, 3);
 FIELD(ddl_comm_config, struct_size, 0, 4);
 FIELD(ddl_comm_config, links, 4, 4);
 FIELD(ddl_comm_config, tag, 8, 8);
@@ -97,7 +100,7 @@ FIELD(ddl_comm_config, suspect_ms, 56, 8);
 FIELD(ddl_comm_config, dead_ms, 64, 8);
 FIELD(ddl_comm_config, stall_warn_ms, 72, 8);
 FIELD(ddl_comm_config, invariant, 80, 4);
-FIELD(ddl_comm_config, reserved, 84, 4);
+FIELD(ddl_comm_config, wire, 84, 4);
 SIZE(ddl_comm_config, 88);
 
 FIELD(ddl_counters, struct_size, 0, 4);
@@ -120,4 +123,5 @@ FIELD(ddl_options, prescale, 40, 8);
 FIELD(ddl_options, postscale, 48, 8);
 FIELD(ddl_options, group, 56, 8);
 FIELD(ddl_options, stream, 64, 8);
-SIZE(ddl_options, 72);
+FIELD(ddl_options, residual, 72, 8);
+SIZE(ddl_options, 80);

@@ -143,6 +143,9 @@ typedef enum ddl_link_kind {
     DDL_LINK_TCP = 4
 } ddl_link_kind;
 
+/* What is sent between hosts in place of f32. */
+typedef enum ddl_wire { DDL_WIRE_F32 = 1, DDL_WIRE_INT8 = 2, DDL_WIRE_INT4 = 3 } ddl_wire;
+
 /* Return the number of bytes of one element, 0 for an unknown dtype. Thread-safe. */
 DDL_API size_t ddl_dtype_size(ddl_dtype dtype);
 
@@ -196,7 +199,9 @@ typedef struct ddl_comm_config {
      * workers; or DDL_INVARIANT_NONE. 0: $DDL_INVARIANT ("size", "ranks:8" or "none"), else none.
      * Equal on all members. */
     int32_t invariant;
-    uint32_t reserved;
+    /* ddl_wire: what all-reduces of f32 send between hosts, see "Wire formats" below. 0: $DDL_WIRE
+     * ("f32", "int8" or "int4"), else f32. Equal on all members. */
+    uint32_t wire;
 } ddl_comm_config;
 enum { DDL_INVARIANT_NONE = -1, DDL_INVARIANT_SIZE = -2 };
 
@@ -221,6 +226,11 @@ typedef struct ddl_options {
     /* Add this operation to the group instead of submitting it: see "Groups" below. */
     ddl_group *group;
     void *stream; /* the CUstream of buffers in DDL_MEMORY_CUDA; NULL: the default stream */
+    /* The error feedback of an all-reduce that may be packed: `count` elements of f32, 0 at first.
+     * The call adds them to this rank's operand, and stores what rounding has lost, see "Wire
+     * formats". NULL: it is lost. Only for a sum or an average of f32 in DDL_MEMORY_HOST and not in
+     * a group. Changes until the operation is complete. */
+    float *residual;
 } ddl_options;
 enum { DDL_NAME_MAX = 256 };
 
@@ -526,6 +536,14 @@ DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_w
  * workers from r * workers / p, rounded down, to the next rank's. A sum, an average or a product of
  * one operand for each rank then fails with DDL_EINVAL, unless there are as many ranks as
  * workers. */
+
+/* Wire formats. With DDL_WIRE_INT8 or DDL_WIRE_INT4, a sum or an average of 4096 and more f32 by
+ * ddl_allreduce sends blocks of 128 integers with a common scale, a power of two, between hosts: a
+ * quarter or an eighth of the bytes. The sum of a host is rounded once, and the result once, each
+ * by at most 1/127 (int8) or 1/7 (int4) of the greatest magnitude of a block. All ranks get the
+ * same bits. NaN and infinity arrive; the other elements of such a block count as 0. With
+ * options.residual, what was lost is added to the next call's operand, so that errors do not
+ * accumulate over many calls. Cannot be combined with invariant sums. */
 
 /* Create an order. owners[v] is the rank, below `ranks`, that passes the operand of worker v; a
  * rank may own no worker. workers is 1 to 4096. *order is owned by the caller and belongs to no

@@ -44,11 +44,13 @@ ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_wo
         status = ddl__take_options(&own, options, work);
     if (status != DDL_OK)
         return status;
-    if (own.group || own.prescale != 0 || own.postscale != 0)
+    if (own.group || own.prescale != 0 || own.postscale != 0 || own.residual)
         return ddl__fail(DDL_EINVAL,
                          "options.%s is for the operations of a group, not for its "
                          "submission",
-                         own.group ? "group" : "prescale and postscale");
+                         own.group      ? "group"
+                         : own.residual ? "residual"
+                                        : "prescale and postscale");
     if (group->n_calls && own.memory != group->memory)
         return ddl__fail(DDL_EINVAL,
                          "options.memory is %u, but the group's operations have %u: give the same "

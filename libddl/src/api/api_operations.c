@@ -183,6 +183,7 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
     call->name = own->name && own->name[0] ? own->name : NULL;
     call->prescale = own->prescale == 1 ? 0 : own->prescale;
     call->postscale = own->postscale == 1 ? 0 : own->postscale;
+    call->residual = own->residual;
 }
 
 static const char *place_of(uint32_t memory)
@@ -254,6 +255,17 @@ static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
     return DDL_OK;
 }
 
+static ddl_status check_residual(const ddl__call *call, const ddl_options *own)
+{
+    bool sums = call->op == DDL_SUM || call->op == DDL_AVERAGE;
+    if (!own->residual || (call->kind == DDL__ALLREDUCE && call->dtype == DDL_F32 && sums &&
+                           own->memory == DDL_MEMORY_HOST && !own->group))
+        return DDL_OK;
+    return ddl__fail(DDL_EINVAL, "options.residual is set: only a sum or an average of f32 by "
+                                 "ddl_allreduce, in DDL_MEMORY_HOST and not in a group, has an "
+                                 "error to store");
+}
+
 static ddl_status submit_to_engine(ddl_comm *comm, const ddl__call *call, ddl_work **work)
 {
     if (comm->times && !call->name && call->kind != DDL__SEND && call->kind != DDL__RECV)
@@ -265,6 +277,8 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
                             ddl_work **work)
 {
     ddl_status status = check_scales(call, own);
+    if (status == DDL_OK)
+        status = check_residual(call, own);
     ddl__apply_options(call, own, comm->operation_timeout_ms);
     if (status == DDL_OK && own->memory == DDL_MEMORY_CUDA && !own->group) {
         status = ddl__submit_to_device(comm, call, own->stream, work);

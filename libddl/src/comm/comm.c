@@ -308,6 +308,14 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
         status = ddl__environment_limits(&comm->config);
     if (status == DDL_OK)
         status = ddl__environment_invariant(&comm->config.invariant);
+    if (status == DDL_OK)
+        status = ddl__environment_wire(&comm->config.wire);
+    if (status == DDL_OK && comm->config.wire != DDL_WIRE_F32 &&
+        comm->config.invariant != DDL_INVARIANT_NONE)
+        status = ddl__fail(DDL_EINVAL,
+                           "DDL_WIRE is %s, but DDL_INVARIANT requires sums of all digits: set one "
+                           "of the two only",
+                           ddl__wire_name(comm->config.wire));
     if (status == DDL_OK && comm->rank == 0 &&
         (comm->plan_file = ddl__environment_text("DDL_PLAN_FILE")))
         status = ddl__plan_file_read(comm->plan_file, comm->size, &comm->layout.choices);
@@ -360,6 +368,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         status = ddl__exchange_settings(comm, &wireup, &last_until);
     if (status == DDL_OK)
         status = ddl__comm_set_order(comm);
+    if (status == DDL_OK)
+        ddl__engine_set_wire(comm->engine, comm->config.wire);
     if (status == DDL_OK && comm->explores) {
         ddl__engine_created(comm->engine); /* its operations do not look for reasons */
         status = ddl__explore(comm, until->deadline);

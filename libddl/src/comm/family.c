@@ -28,6 +28,8 @@ ddl_comm_config ddl__comm_inherit(const ddl_comm *parent, const ddl_comm_config 
         child.stall_warn_ms = parent->config.stall_warn_ms;
     if (!child.invariant)
         child.invariant = parent->config.invariant;
+    if (!child.wire)
+        child.wire = parent->config.wire;
     return child;
 }
 

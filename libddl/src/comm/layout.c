@@ -7,6 +7,7 @@
 #include "base/fp_mode.h"
 #include "base/log.h"
 #include "comm/comm.h"
+#include "comm/environment.h"
 
 enum { TEXT_MAX = 128 };
 
@@ -89,6 +90,7 @@ static void log_layout(const ddl_comm *comm, bool mode_applies, bool all_shared)
     if (mode_applies)
         snprintf(why, sizeof why, " (-mode %s)", describe_mode(&comm->layout, mode));
     char mode_now = mode_applies ? comm->layout.mode : 0;
+    bool packs = comm->config.wire > DDL_WIRE_F32 && t->groups[DDL__HOSTS] > 1;
     bool hierarchical = ddl__topology_is_hierarchical(t) || t->declared || t->node;
     const char *method = mode_now == 'r'   ? "one ring of all"
                          : mode_now == 't' ? "by trees"
@@ -99,12 +101,14 @@ static void log_layout(const ddl_comm *comm, bool mode_applies, bool all_shared)
                                            : "by cost";
     ddl__log(DDL__INFO,
              "%s: comm of %d ranks, %d of them share memory; links: %s; hosts: %d of %d to %d "
-             "ranks%s%s; large all-reduces: %s%s",
+             "ranks%s%s; large all-reduces: %s%s%s%s",
              comm->names[comm->rank], comm->size, comm->local_size,
              all_shared             ? "shared memory"
              : comm->local_size > 1 ? "shared memory and tcp"
                                     : "tcp",
-             t->groups[DDL__HOSTS], least, most, nodes, racks, method, why);
+             t->groups[DDL__HOSTS], least, most, nodes, racks, method, why,
+             packs ? "; sums of f32 between hosts: " : "",
+             packs ? ddl__wire_name(comm->config.wire) : "");
 }
 
 static bool same_hosts(const ddl__topology *a, const ddl__topology *b)

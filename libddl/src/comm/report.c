@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "comm/environment.h"
 #include "engine/calls/describe.h"
 #include "engine/recorder/recorder.h"
 
@@ -84,10 +85,10 @@ void ddl__report_json(ddl_comm *comm, ddl__text *to)
     ddl__text_add(
         to,
         ", \"operations\": %llu, \"bytes\": %llu, \"lent_bytes\": %llu, \"scratch_bytes\": %llu"
-        ", \"submitted\": %llu, \"pending\": [",
+        ", \"submitted\": %llu, \"wire\": \"%s\", \"pending\": [",
         (unsigned long long)counters.operations, (unsigned long long)counters.bytes,
         (unsigned long long)snapshot.lent, (unsigned long long)snapshot.scratch,
-        (unsigned long long)counters.pending);
+        (unsigned long long)counters.pending, ddl__wire_name(comm->config.wire));
     bool any = add_pending(ddl__engine_recorder(comm->engine), to);
     add_named(comm, !any, to);
     ddl__text_add(to, "], ");

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/time_limits.h"
+#include "comm/environment.h"
 #include "connect/addresses/neighbours.h"
 
 enum { COMMIT_LEAST_MS = DDL__COMMIT_LEAST / DDL__MS };
@@ -17,6 +18,7 @@ typedef struct settings {
     int64_t heartbeat_ms;
     bool shares; /* this rank uses shared memory */
     int32_t invariant;
+    uint32_t wire;
     ddl__layout layout;
     ddl__sharing sharing;
 } settings;
@@ -38,6 +40,10 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs,
         return ddl__fail(DDL_EINVAL, "DDL_INVARIANT is %s on %s and %s on %s",
                          ddl__invariant_text(comm->config.invariant, ours), comm->names[comm->rank],
                          ddl__invariant_text(theirs->invariant, other), name);
+    if (theirs->wire != comm->config.wire)
+        return ddl__fail(DDL_EINVAL, "DDL_WIRE is %s on %s and %s on %s",
+                         ddl__wire_name(comm->config.wire), comm->names[comm->rank],
+                         ddl__wire_name(theirs->wire % 4), name);
     return ddl__layout_compare(comm, &theirs->layout, name);
 }
 
@@ -206,6 +212,7 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
     own->segment_bytes = comm->segment_bytes;
     own->heartbeat_ms = comm->config.heartbeat_ms;
     own->invariant = comm->config.invariant;
+    own->wire = comm->config.wire;
     own->shares = wireup->kinds & DDL_LINK_SHM;
     own->layout = comm->layout;
     ddl_status status = find_sharing(comm, ddl__engine_links(comm->engine), &own->sharing);

@@ -168,6 +168,11 @@ void ddl__engine_set_order(ddl__engine *engine, ddl_order *order)
     engine->ordered.order = engine->named.stream.order = order;
 }
 
+void ddl__engine_set_wire(ddl__engine *engine, ddl_wire wire)
+{
+    engine->ordered.wire = engine->named.stream.wire = wire;
+}
+
 void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter)
 {
     engine->ordered.meter = meter;

@@ -25,7 +25,8 @@
     more(HOSTS, hosts_alltoall)         \
     row(LEADERS, leaders)               \
     row(CHAIN, chain)                   \
-    row(ORDERED, ordered)
+    row(ORDERED, ordered)               \
+    row(PACKED, packed)
 /* clang-format on */
 
 #define DDL__ALGORITHM_NUMBER(number, descriptor) DDL__ALGORITHM_##number,

@@ -157,6 +157,12 @@ void ddl__among_renumber(const ddl__request *request, ddl__plan *plan);
 /* Return the number of rounds between sending and receiving in pairwise. */
 int ddl__pairwise_lag(const ddl__request *request);
 
+/* Hosts: an all-gather or a reduce-scatter; or both as an all-reduce that sends packed spans
+ * between hosts. Return true if it supports the topology. */
+bool ddl__hosts_fit(const ddl__request *request);
+void ddl__hosts_cost(ddl__cost *cost, double bytes_sent_per_byte);
+int64_t ddl__hosts_build(ddl__builder *builder);
+
 /* Hierarchical; with `halves`, each level of wires is halved repeatedly. */
 bool ddl__hierarchical_follows(const ddl__request *request, bool halves);
 void ddl__hierarchical_cost(ddl__cost *cost, bool halves);

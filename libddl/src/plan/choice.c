@@ -35,7 +35,9 @@ static bool fits(const ddl__algorithm_entry *entry, const ddl__request *request)
     ddl__algorithm alone = request->order ? DDL__ALGORITHM_ORDERED : DDL__ALGORITHM_LOCAL;
     bool by_size =
         request->size == 1 ? entry->number == alone : entry->number != DDL__ALGORITHM_LOCAL;
-    return by_size && ddl__request_is(request, d->kinds) && (!d->fits || d->fits(request)) &&
+    bool packs = request->wire && request->size > 1;
+    return by_size && packs == (entry->number == DDL__ALGORITHM_PACKED) &&
+           ddl__request_is(request, d->kinds) && (!d->fits || d->fits(request)) &&
            (!request->order || (d->follows && d->follows(request)));
 }
 
@@ -68,6 +70,8 @@ static ddl__algorithm choose_in_any_order(const ddl__request *request)
     bool declared = request->topology && request->topology->declared;
     if (request->size == 1)
         return DDL__ALGORITHM_LOCAL;
+    if (request->wire)
+        return DDL__ALGORITHM_PACKED;
     if (request->kind == DDL__BARRIER)
         return DDL__ALGORITHM_DISSEMINATION;
     if (ddl__request_is(request, DDL__PAIRWISE_KINDS))

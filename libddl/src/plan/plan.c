@@ -50,7 +50,7 @@ static int64_t count_landing(const ddl__plan *plan)
     int64_t landing = 0;
     for (uint32_t i = 0; i < plan->n_steps; i++) {
         const ddl__step *step = &plan->steps[i];
-        if (step->kind == DDL__REDUCE || step->kind == DDL__FOLD)
+        if (step->kind == DDL__REDUCE || step->kind == DDL__FOLD || step->kind == DDL__ADD_UNPACKED)
             return 0;
         bool arrives = step->kind == DDL__COPY || (step->kind == DDL__TAKE && !step->targets);
         landing += arrives && !step->to_scratch ? step->count : 0;
@@ -75,6 +75,7 @@ static ddl__plan *create(const ddl__request *request, const ddl__algorithm_entry
         if (plan->folds[i] && plan->folds[i]->operands > plan->operands)
             plan->operands = plan->folds[i]->operands;
     plan->divisor = request->order ? request->order->workers : request->size;
+    plan->bits = request->wire == DDL_WIRE_INT8 ? 8 : request->wire == DDL_WIRE_INT4 ? 4 : 0;
     cut_steps(request, algorithm->descriptor, plan, spans);
     plan->waves = count_waves(plan);
     plan->landing = count_landing(plan);

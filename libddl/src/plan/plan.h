@@ -54,7 +54,15 @@ typedef enum ddl__step_kind {
     DDL__COPY, /* copy src to dst */
     /* as REDUCE, by the additions of a fold; each operand is several values, packed into one span,
      * or this rank's parts; results are packed likewise */
-    DDL__FOLD
+    DDL__FOLD,
+    /* The same in the request's wire format. PACK and REDUCE_PACK: what the targets receive is
+     * packed; the sum is not kept. UNPACK: as TAKE; operand 0 is packed, the targets get elements.
+     * ADD_UNPACKED: store src plus operand 0, which is packed, at dst; with `finish`, divide an
+     * average, and round the result as packing does */
+    DDL__PACK,
+    DDL__REDUCE_PACK,
+    DDL__UNPACK,
+    DDL__ADD_UNPACKED
 } ddl__step_kind;
 
 /* The memory of a step: the caller's send and recv buffer, and scratch memory for data that a rank
@@ -104,6 +112,7 @@ typedef struct ddl__plan {
     ddl__step *steps;
     uint32_t *ranks; /* operands and targets of all steps */
     int divisor;     /* divisor of an average */
+    unsigned bits;   /* of a packed element; 0: nothing is packed */
     bool returns;    /* some step has `returns` */
     ddl__fold *folds[DDL__FOLDS];
     int operands; /* the most operands of any fold */
@@ -143,6 +152,7 @@ typedef struct ddl__request {
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any nonzero value becomes 1 */
     bool rounds;     /* with an order: each pass over the operands rounds, not each addition */
+    ddl_wire wire;   /* the format of what hosts send each other; 0: elements */
     uint8_t wide; /* with an order: the length of an element of a part, in elements of the result */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
     ddl__algorithm by; /* the requested algorithm; one is chosen if this is none or does not fit */

@@ -310,6 +310,8 @@ SAME(c128, pairs, f64, pairs)
 NARROWED(f16, F16_HALVES)
 NARROWED(bf16, BF16_HALVES)
 
+#include "reduce/pack.h"
+
 /* ------------------------------------------------------------------------------------ copies */
 
 /* Copy four vectors at a time. All loads come first, so that no compiler turns it into a call of
@@ -422,6 +424,8 @@ const ddl__kernels TABLE(ISA) = {
               [DDL_C64] = c64_pairs,
               [DDL_C128] = c128_pairs},
     .narrow = {[DDL_F16] = f16_from_f32, [DDL_BF16] = bf16_from_f32},
+    .pack = {[DDL_WIRE_INT8] = int8_pack, [DDL_WIRE_INT4] = int4_pack},
+    .unpack = {[DDL_WIRE_INT8] = int8_unpack, [DDL_WIRE_INT4] = int4_unpack},
     .copy = copy,
     .copy_nontemporal = copy_nontemporal,
     .copy_lines = copy_lines,

@@ -28,6 +28,22 @@ typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double fact
 /* dst[i] = src[i], rounded to nearest even. No alignment is needed. */
 typedef void ddl__narrow_fn(void *dst, const float *src, size_t count);
 
+/* The elements of a block that share a scale in a wire format (pack.h). */
+enum { DDL__PACK_BLOCK = 128 };
+
+/* Pack `count` elements into a span of ddl__packed_bytes, and unpack them. Spans of whole blocks
+ * can be packed and unpacked one after the other. No alignment is needed. */
+typedef void ddl__pack_fn(void *span, const float *src, size_t count);
+typedef void ddl__unpack_fn(float *dst, const void *span, size_t count);
+
+/* Return the bytes of `count` packed elements of `bits` bits. */
+static inline size_t ddl__packed_bytes(size_t count, unsigned bits)
+{
+    size_t rest = count % DDL__PACK_BLOCK, half = DDL__PACK_BLOCK / 2;
+    size_t last = bits == 8 || rest < half ? rest : half;
+    return count / DDL__PACK_BLOCK * (1 + DDL__PACK_BLOCK * bits / 8) + (rest ? 1 + last : 0);
+}
+
 /* A plain copy, and one whose stores bypass the caches, followed by a store fence. For more than
  * some hundred bytes. memcpy is not used because it may be `rep movsb`, which is up to twice as
  * slow on memory that cores share. */
@@ -46,6 +62,9 @@ typedef struct ddl__kernels {
     ddl__reduce_fn *pairs[18];
     /* Conversion from f32 to f16 and bf16, else NULL. */
     ddl__narrow_fn *narrow[18];
+    /* Indexed by ddl_wire; NULL for DDL_WIRE_F32. */
+    ddl__pack_fn *pack[4];
+    ddl__unpack_fn *unpack[4];
     ddl__copy_fn *copy, *copy_nontemporal;
     /* The same for a multiple of DDL__LINES bytes. The non-temporal one needs a destination aligned
      * to a cache line, and a later copy_nontemporal, possibly of zero bytes, for the fence. */

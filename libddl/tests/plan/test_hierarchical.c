@@ -207,11 +207,26 @@ static void test_halves(void)
     }
 }
 
+/* The same request with packed spans between hosts. Return false if there is only one host. */
+static bool check_packed(ddl__request q)
+{
+    q.wire = random_below(2) ? DDL_WIRE_INT8 : DDL_WIRE_INT4;
+    q.by = DDL__ALGORITHM_PACKED;
+    q.element = 4;
+    q.count += 4096;
+    q.segment_bytes = random_below(2) ? 4096 : 0;
+    q.window = random_below(2) ? 16384 : 0;
+    if (!ddl__algorithm_fits(q.by, &q))
+        return false;
+    check_one(&q, HASH);
+    return true;
+}
+
 /* Up to 24 ranks on hosts of up to 7, in random racks and aisles. */
 static void test_unequal(void)
 {
     enum { MACHINES = SANITIZED ? 50 : 400 };
-    int hierarchical = 0;
+    int hierarchical = 0, packed = 0;
     for (int n = 0; n < MACHINES; n++) {
         int hosts[12], n_hosts = 1 + (int)random_below(12), size = 0;
         for (int h = 0; h < n_hosts; h++) {
@@ -235,10 +250,12 @@ static void test_unequal(void)
             check_one(&q, HASH_SOMEHOW);
             hierarchical++;
         }
+        packed += n % 4 == 0 && t->size > 1 && check_packed(q);
         ddl__topology_destroy(t);
     }
     CHECK(hierarchical > MACHINES / 2, "only %d hierarchical", hierarchical);
-    printf("%d unequal machines\n", hierarchical);
+    CHECK(packed > MACHINES / 8, "only %d packed", packed);
+    printf("%d unequal machines, %d with packed sums\n", hierarchical, packed);
 }
 
 /* Shapes that are too irregular get a coarser hierarchy, and results stay right. */

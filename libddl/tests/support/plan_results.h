@@ -72,6 +72,27 @@ static void expect_hierarchical(const world *w, uint64_t *want)
         memcpy(want, w->ranks[0].out, (size_t)q->count * sizeof *want);
 }
 
+/* The result of hosts: a block is added up over its own host, then over the other hosts backwards.
+ */
+static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
+{
+    const ddl__topology *t = w->request.topology;
+    int hosts = t->groups[DDL__HOSTS], own = ddl__topology_group(t, DDL__HOSTS, rank);
+    uint64_t all = 0;
+    for (int d = 0; d < hosts; d++) {
+        uint64_t one = 0;
+        bool first = true;
+        for (int r = 0; r < w->request.size; r++) {
+            if (ddl__topology_group(t, DDL__HOSTS, r) != (own - d + hosts) % hosts)
+                continue;
+            one = first ? input(r, i) : combine(one, input(r, i));
+            first = false;
+        }
+        all = d ? combine(all, one) : one;
+    }
+    return scramble(all);
+}
+
 /* The result of a reduction. A ring adds a share up from the rank after its own one, a chain from
  * the rank after the root, others from rank 0. */
 static void expect_reduced(const world *w, uint64_t *want)
@@ -92,29 +113,8 @@ static void expect_reduced(const world *w, uint64_t *want)
         ddl__share share = ddl__share_of(request, s);
         int first = is_ring(w) ? s + 1 : chained ? request->root + 1 : 0;
         for (int64_t i = share.start; i < share.start + share.count; i++)
-            want[i] = reduced(w, first, i);
+            want[i] = w->request.wire ? reduced_over_hosts(w, s, i) : reduced(w, first, i);
     }
-}
-
-/* The result of hosts: a block is added up over its own host, then over the other hosts backwards.
- */
-static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
-{
-    const ddl__topology *t = w->request.topology;
-    int hosts = t->groups[DDL__HOSTS], own = ddl__topology_group(t, DDL__HOSTS, rank);
-    uint64_t all = 0;
-    for (int d = 0; d < hosts; d++) {
-        uint64_t one = 0;
-        bool first = true;
-        for (int r = 0; r < w->request.size; r++) {
-            if (ddl__topology_group(t, DDL__HOSTS, r) != (own - d + hosts) % hosts)
-                continue;
-            one = first ? input(r, i) : combine(one, input(r, i));
-            first = false;
-        }
-        all = d ? combine(all, one) : one;
-    }
-    return scramble(all);
 }
 
 /* The result of leaders: from the host before the root's backwards to the root's, rank by rank. */

@@ -446,9 +446,10 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
 {
     simulated_rank *me = &w->ranks[r];
     int64_t src = step->src + k * step->stride, dst = step->dst + k * step->stride;
-    bool reads = step->kind != DDL__TAKE, writes = step->kind != DDL__PUBLISH;
+    bool reads = step->kind != DDL__TAKE && step->kind != DDL__UNPACK;
+    bool writes = step->kind != DDL__PUBLISH && step->kind != DDL__PACK;
     bool folds = step->kind == DDL__FOLD;
-    if (step->kind == DDL__REDUCE || folds)
+    if (step->kind == DDL__REDUCE || step->kind == DDL__REDUCE_PACK || folds)
         writes = step->keep;
     const int64_t counts[] = {folds ? me->part_count : me->in_count, me->out_count,
                               me->plan->scratch};
@@ -467,8 +468,17 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
     const uint64_t *taken;
     switch ((ddl__step_kind)step->kind) {
     case DDL__PUBLISH: publish(w, r, step, from, from, count); break;
+    case DDL__PACK: publish(w, r, step, from, NULL, count); break;
+    case DDL__ADD_UNPACKED:
+        taken = consume(w, me->plan->ranks[step->operand], r, count);
+        for (int64_t i = 0; taken && i < count; i++) {
+            uint64_t sum = add(w, from[i], taken[i]);
+            kept[i] = step->finish ? scramble(sum) : sum;
+        }
+        break;
     case DDL__COPY: memmove(kept, from, (size_t)count * sizeof *from); break;
     case DDL__REDUCE:
+    case DDL__REDUCE_PACK:
     case DDL__FOLD:
         if (step->stable && !step->keep)
             fail(w, "lends what it does not keep");
@@ -485,6 +495,7 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
         free(result);
         break;
     case DDL__TAKE:
+    case DDL__UNPACK:
         taken = consume(w, me->plan->ranks[step->operand], r, count);
         if (taken && step->returns && memcmp(kept, taken, (size_t)count * sizeof *taken))
             fail(w, "a result was not returned to where it is taken");

@@ -66,6 +66,7 @@ typedef struct ddl__call {
     void *user;
     const char *name;           /* borrowed until submission; NULL: matched by order */
     double prescale, postscale; /* 0: no scaling */
+    float *residual;            /* error feedback; or NULL */
     ddl__bundle *bundle;        /* several calls that run as one; or NULL */
     /* a barrier with the signature of this call, whose buffers are not used; it checks that all
      * ranks have called it */

@@ -48,7 +48,8 @@ void ddl__run_start(const ddl__runner *runner, ddl_work *work, const ddl__plan *
     work->published = 0;
     work->received = work->lost = false;
     work->lands_far = plan->landing >= DDL__FAR_MINIMUM / (int64_t)work->element;
-    work->interleaving = plan->waves == 1 ? DDL__INTERLEAVE_NEVER : DDL__INTERLEAVE_UNDECIDED;
+    work->interleaving =
+        plan->waves == 1 || plan->bits ? DDL__INTERLEAVE_NEVER : DDL__INTERLEAVE_UNDECIDED;
     work->signature = ddl__signature_of(call, work->sequence);
     if (plan->segment >= LEND_LEAST)
         find_regions(runner, work);
@@ -75,18 +76,6 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
         copy(runner->kernels, dst, src, bytes);
 }
 
-/* Remember the links that may still read the memory that was sent. */
-static inline void note_sent(ddl__runner *runner, unsigned n)
-{
-    for (unsigned i = 0; i < n && runner->targets[0]->ops->zero_copy; i++) {
-        ddl__link *link = runner->targets[i];
-        if (link->unflushed)
-            continue;
-        link->unflushed = true;
-        runner->unflushed[runner->n_unflushed++] = link;
-    }
-}
-
 /* Send memory to the first `n` of runner->targets, which are links of one kind. Links that do not
  * copy need memory that no later step overwrites; other memory is first copied to a span. */
 static inline bool send_to(ddl__runner *runner, ddl_work *work, const ddl__step *step, unsigned n,
@@ -102,7 +91,7 @@ static inline bool send_to(ddl__runner *runner, ddl_work *work, const ddl__step 
     } else if (!ops->send_user(runner->targets, n, memory, bytes, &work->signature)) {
         return false;
     }
-    note_sent(runner, n);
+    ddl__note_sent(runner, n);
     work->published += n;
     return true;
 }
@@ -178,8 +167,8 @@ __attribute__((noinline)) static bool lend_rest(ddl__runner *runner, ddl_work *w
     return true;
 }
 
-static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
-                         const void *memory, size_t bytes)
+bool ddl__publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
+                       const void *memory, size_t bytes)
 {
     if (work->lends)
         return lend_rest(runner, work, step, memory, bytes);
@@ -192,7 +181,7 @@ static bool publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *s
 static inline bool publish(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                            const void *memory, size_t bytes)
 {
-    return work->published == step->targets || publish_rest(runner, work, step, memory, bytes);
+    return work->published == step->targets || ddl__publish_rest(runner, work, step, memory, bytes);
 }
 
 static void reduce(const ddl__runner *runner, const ddl_work *work, const ddl__step *step,
@@ -265,7 +254,7 @@ __attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner
             return false;
         if (direct) {
             ops->publish(runner->targets, n, span, bytes, &work->signature);
-            note_sent(runner, n);
+            ddl__note_sent(runner, n);
             work->published += n;
         }
         work->received = true;
@@ -306,6 +295,10 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     case DDL__REDUCE: return run_reduce(runner, work, step, NULL, k, length);
     case DDL__FOLD: return run_reduce(runner, work, step, work->plan->folds[step->fold], k, length);
     case DDL__TAKE: return run_take(runner, work, step, k, length);
+    case DDL__PACK:
+    case DDL__REDUCE_PACK:
+    case DDL__UNPACK:
+    case DDL__ADD_UNPACKED: return ddl__packed_run(runner, work, step, k, length);
     case DDL__COPY:
         land(runner, work, ddl__step_destination(work, step, k), ddl__step_source(work, step, k),
              bytes);
@@ -386,7 +379,7 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
     /* A peer that left or died after it published what this step needs does not block the work. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
-            (step->kind == DDL__TAKE || work->lost ||
+            (step->kind == DDL__TAKE || step->kind == DDL__UNPACK || work->lost ||
              !ddl__step_peek(runner, link, NULL, ddl__operand_bytes(work, step, i, length),
                              &work->signature)))
             return link;

@@ -81,6 +81,15 @@ static bool scale_operands(const ddl__runner *runner, ddl_work *work)
     return true;
 }
 
+/* Add what earlier calls have lost. From here on, nothing has been lost. */
+static void add_residual(const ddl__runner *runner, ddl__call *call)
+{
+    const void *operands[] = {call->send, call->residual};
+    runner->kernels->reduce[DDL_F32][DDL_SUM](call->recv, operands, 2, (size_t)call->count, 1);
+    memset(call->residual, 0, (size_t)call->count * sizeof *call->residual);
+    call->send = call->recv;
+}
+
 static void scale_result(const ddl__runner *runner, const ddl__call *call)
 {
     char *result = call->recv;
@@ -100,9 +109,12 @@ static void scale_result(const ddl__runner *runner, const ddl__call *call)
 
 bool ddl__stage_operands(const ddl__runner *runner, ddl_work *work)
 {
-    if (!work->call.bundle)
-        return scale_operands(runner, work);
-    pack(runner, work->call.bundle);
+    if (work->call.bundle)
+        pack(runner, work->call.bundle);
+    else if (work->call.prescale != 0 && !scale_operands(runner, work))
+        return false;
+    if (work->call.residual && work->call.count)
+        add_residual(runner, &work->call);
     return true;
 }
 

@@ -15,7 +15,7 @@ void ddl__stage_result(const ddl__runner *runner, ddl_work *work);
  * Return false if out of memory. */
 static inline bool ddl__stage_in(const ddl__runner *runner, ddl_work *work)
 {
-    bool needed = work->call.bundle || work->call.prescale != 0;
+    bool needed = work->call.bundle || work->call.prescale != 0 || work->call.residual;
     return !needed || ddl__stage_operands(runner, work);
 }
 

@@ -92,6 +92,8 @@ static inline size_t ddl__operand_bytes(const ddl_work *work, const ddl__step *s
                                         int64_t length)
 {
     size_t bytes = ddl__value_bytes(work, step, length);
+    if (step->kind == DDL__UNPACK || step->kind == DDL__ADD_UNPACKED)
+        return ddl__packed_bytes((size_t)length, work->plan->bits);
     if (step->kind != DDL__FOLD)
         return bytes;
     const uint16_t *first = work->plan->folds[step->fold]->first + i;
@@ -125,6 +127,18 @@ static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const
     return whole;
 }
 
+/* Remember the links that may still read the memory that was sent. */
+static inline void ddl__note_sent(ddl__runner *runner, unsigned n)
+{
+    for (unsigned i = 0; i < n && runner->targets[0]->ops->zero_copy; i++) {
+        ddl__link *link = runner->targets[i];
+        if (link->unflushed)
+            continue;
+        link->unflushed = true;
+        runner->unflushed[runner->n_unflushed++] = link;
+    }
+}
+
 /* Mark the work as lost. Return false. */
 __attribute__((cold, noinline)) static bool ddl__lose(ddl_work *work)
 {
@@ -145,6 +159,16 @@ static inline bool ddl__release_operands(ddl__runner *runner, ddl_work *work, co
     }
     return held || ddl__lose(work);
 }
+
+/* ---- packed.c: the steps of packed spans ---- */
+
+/* Run such a step, as far as possible. Return true if it is complete. */
+bool ddl__packed_run(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
+                     int64_t length);
+
+/* Send a result to the remaining targets. */
+bool ddl__publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *step,
+                       const void *memory, size_t bytes);
 
 /* ---- interleave.c: several steps of a wave at once, a few cache lines of each in turn ---- */
 

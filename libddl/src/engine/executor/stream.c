@@ -50,7 +50,8 @@ static bool request_is_same(const ddl__request *a, const ddl__request *b)
 {
     return a->kind == b->kind && a->count == b->count && a->element == b->element &&
            a->root == b->root && a->in_place == b->in_place && a->normalizes == b->normalizes &&
-           a->by == b->by && a->order == b->order && a->wide == b->wide && a->among == b->among;
+           a->by == b->by && a->wire == b->wire && a->order == b->order && a->wide == b->wide &&
+           a->among == b->among;
 }
 
 static unsigned request_slot(const ddl__request *r)
@@ -236,28 +237,41 @@ static const ddl__order *order_for(const ddl__stream *stream, const ddl__call *c
     return in_order ? &stream->order->by_rank : NULL;
 }
 
+/* Return the wire format of a call: only sums of f32 over hosts are packed. */
+static ddl_wire wire_of(const ddl__stream *stream, const ddl__call *call, ddl__request *request)
+{
+    bool sums = call->op == DDL_SUM || call->op == DDL_AVERAGE;
+    if (stream->wire <= DDL_WIRE_F32 || call->dtype != DDL_F32 || !sums ||
+        request->kind != DDL__ALLREDUCE)
+        return 0;
+    request->wire = stream->wire;
+    return ddl__algorithm_fits(DDL__ALGORITHM_PACKED, request) ? stream->wire : 0;
+}
+
 static ddl__request stream_request(const ddl__stream *stream, const ddl__call *call)
 {
     const ddl__order *order = order_for(stream, call);
-    return (ddl__request){.kind = planned_kind(call),
-                          .rank = stream->runner.rank,
-                          .size = stream->runner.size,
-                          .root = call->root,
-                          .count = call->count,
-                          .order = order,
-                          .wide = call->wide ? call->wide : 1,
-                          .among = call->among,
-                          .sent = call->blocks,
-                          .received = call->blocks ? call->blocks + stream->runner.size : NULL,
-                          .element = ddl__dtype_size(call->dtype),
-                          .in_place = call->send == call->recv,
-                          .all_shared = stream->all_shared,
-                          .normalizes = normalizes(call),
-                          .rounds = order && ddl__dtype_rounds(call->dtype),
-                          .topology = stream->topology,
-                          .by = algorithm_asked(stream, call),
-                          .segment_bytes = stream->segment_bytes,
-                          .window = stream->window};
+    ddl__request request = {.kind = planned_kind(call),
+                            .rank = stream->runner.rank,
+                            .size = stream->runner.size,
+                            .root = call->root,
+                            .count = call->count,
+                            .order = order,
+                            .wide = call->wide ? call->wide : 1,
+                            .among = call->among,
+                            .sent = call->blocks,
+                            .received = call->blocks ? call->blocks + stream->runner.size : NULL,
+                            .element = ddl__dtype_size(call->dtype),
+                            .in_place = call->send == call->recv,
+                            .all_shared = stream->all_shared,
+                            .normalizes = normalizes(call),
+                            .rounds = order && ddl__dtype_rounds(call->dtype),
+                            .topology = stream->topology,
+                            .by = algorithm_asked(stream, call),
+                            .segment_bytes = stream->segment_bytes,
+                            .window = stream->window};
+    request.wire = wire_of(stream, call, &request);
+    return request;
 }
 
 int ddl__stream_candidates(const ddl__stream *stream, const ddl__call *call,

@@ -41,6 +41,7 @@ typedef struct ddl__stream {
     bool all_shared;
     const ddl__topology *topology;
     const ddl_order *order;      /* the order of the ranks' floats; NULL: any; borrowed */
+    ddl_wire wire;               /* of sums of f32 between hosts */
     ddl__algorithm by;           /* the algorithm if `choices` have none; 0: the costs choose */
     const ddl__choices *choices; /* or NULL; borrowed, as is the meter */
     ddl__meter *meter;           /* or NULL */

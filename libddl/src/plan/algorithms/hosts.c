@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hosts: all-gather and reduce-scatter over hosts of several ranks.
+/* Hosts: all-gather and reduce-scatter over hosts of several ranks; and the two, one after the
+ * other, as an all-reduce whose spans between hosts are packed (packed.c).
  *
  * Each block is sent to every other host once, and distributed within a host in shared memory.
  * Every host has an agent for each rank of the other hosts. In an all-gather the agent receives the
@@ -30,6 +31,7 @@ typedef struct rounds {
     ddl__builder *builder;
     ddl__host_groups groups;
     int64_t segment, waves; /* segment: in elements; waves: of the longest block */
+    bool packs;             /* an all-reduce: blocks are parts of whole buffers */
 } rounds;
 
 static uint32_t ranks_on(const rounds *h, int host)
@@ -78,23 +80,39 @@ static ddl__step over_block(const rounds *h, uint8_t kind, uint32_t i, int64_t s
                        .stride = h->segment};
 }
 
+/* Return true if a rank's own block has its place in a buffer of all blocks. */
+static bool is_in_place(const rounds *h)
+{
+    return h->packs || h->builder->request->in_place;
+}
+
+/* Return a step over this rank's own block, which an all-gather sends. */
+static ddl__step over_own_block(const rounds *h, uint8_t kind, int64_t skew)
+{
+    ddl__step step = over_block(h, kind, (uint32_t)h->builder->request->rank, skew);
+    step.space = h->packs ? DDL__OUT : DDL__IN;
+    if (!is_in_place(h))
+        step.src = 0;
+    return step;
+}
+
 /* All-gather: receive and forward the blocks of the host `distance` before this one. */
-static void gather_from(const rounds *h, int distance)
+static void gather_from(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
     uint32_t rank = (uint32_t)builder->request->rank;
-    int64_t sent = (distance - 1) * h->waves;
+    int64_t sent = skew + (distance - 1) * h->waves;
     int to = host_at(h, distance), from = host_at(h, -distance);
 
-    ddl__step publish = over_block(h, DDL__PUBLISH, rank, sent);
-    if (!builder->request->in_place)
-        publish.src = 0;
     uint32_t agent = agent_on(h, to, rank, h->groups.self);
-    ddl__builder_add_peer(builder, publish, agent);
+    ddl__builder_add(builder, over_own_block(h, h->packs ? DDL__PACK : DDL__PUBLISH, sent),
+                     ddl__no_ranks(), ddl__one_rank(agent));
     for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++)
         if (agent_on(h, h->groups.self, h->groups.ranks[i], from) == rank)
-            ddl__builder_add(builder, over_block(h, DDL__TAKE, h->groups.ranks[i], sent + LAG),
-                             ddl__one_rank(h->groups.ranks[i]), rest_of_host(h));
+            ddl__builder_add(
+                builder,
+                over_block(h, h->packs ? DDL__UNPACK : DDL__TAKE, h->groups.ranks[i], sent + LAG),
+                ddl__one_rank(h->groups.ranks[i]), rest_of_host(h));
     for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++) {
         agent = agent_on(h, h->groups.self, h->groups.ranks[i], from);
         if (agent != rank)
@@ -103,25 +121,22 @@ static void gather_from(const rounds *h, int distance)
     }
 }
 
-static void build_allgather(const rounds *h)
+/* Begin after `skew` waves. */
+static void build_allgather(const rounds *h, int64_t skew)
 {
     ddl__builder *builder = h->builder;
-    uint32_t rank = (uint32_t)builder->request->rank;
-    ddl__step publish = over_block(h, DDL__PUBLISH, rank, 0);
-    ddl__step copy = over_block(h, DDL__COPY, rank, 0);
-    if (!builder->request->in_place)
-        publish.src = copy.src = 0;
     ddl__ranks others = rest_of_host(h);
     if (others.n)
-        ddl__builder_add(builder, publish, ddl__no_ranks(), others);
-    if (!builder->request->in_place)
-        ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
+        ddl__builder_add(builder, over_own_block(h, DDL__PUBLISH, skew), ddl__no_ranks(), others);
+    if (!is_in_place(h))
+        ddl__builder_add(builder, over_own_block(h, DDL__COPY, skew), ddl__no_ranks(),
+                         ddl__no_ranks());
     for (int i = 0; i < others.n; i++) {
         uint32_t peer = others.list[(others.first + i) % others.of];
-        ddl__builder_add_peer(builder, over_block(h, DDL__TAKE, peer, 1), peer);
+        ddl__builder_add_peer(builder, over_block(h, DDL__TAKE, peer, skew + 1), peer);
     }
     for (int distance = 1; distance < h->groups.hosts; distance++)
-        gather_from(h, distance);
+        gather_from(h, distance, skew);
 }
 
 /* Reduce-scatter: send this host's operands for the host `distance` after it. No sum is kept
@@ -141,8 +156,10 @@ static void reduce_for(const rounds *h, int distance, int64_t skew)
         if (agent_on(h, h->groups.self, h->groups.ranks[i], to) != rank)
             continue;
         bool single = ranks_on(h, h->groups.self) == 1;
-        ddl__step step =
-            over_block(h, single ? DDL__PUBLISH : DDL__REDUCE, h->groups.ranks[i], skew + 1);
+        ddl__step_kind kind = h->packs ? single ? DDL__PACK : DDL__REDUCE_PACK
+                              : single ? DDL__PUBLISH
+                                       : DDL__REDUCE;
+        ddl__step step = over_block(h, (uint8_t)kind, h->groups.ranks[i], skew + 1);
         step.stable = single;
         ddl__builder_add(builder, step, single ? ddl__no_ranks() : own_host(h),
                          ddl__one_rank(h->groups.ranks[i]));
@@ -158,7 +175,7 @@ static void add_up(const rounds *h, int distance, int64_t skew)
     ddl__step reduce = over_block(h, DDL__REDUCE, rank, skew);
     reduce.keep = 1;
     reduce.finish = distance + 1 == h->groups.hosts;
-    if (!builder->request->in_place)
+    if (!is_in_place(h))
         reduce.dst = 0;
     if (distance == 0) {
         ddl__builder_add(builder, reduce, own_host(h), ddl__no_ranks());
@@ -172,10 +189,16 @@ static void add_up(const rounds *h, int distance, int64_t skew)
         reduce.space = DDL__OUT;
         reduce.src = reduce.dst;
     }
+    if (h->packs) {
+        reduce.kind = DDL__ADD_UNPACKED;
+        ddl__builder_add(builder, reduce, ddl__one_rank(operands[1]), ddl__no_ranks());
+        return;
+    }
     ddl__builder_add(builder, reduce, ddl__listed_ranks(operands, 2), ddl__no_ranks());
 }
 
-static void build_reduce_scatter(const rounds *h)
+/* Return the waves after which every segment of the result is complete. */
+static int64_t build_reduce_scatter(const rounds *h)
 {
     ddl__ranks others = rest_of_host(h);
     for (int i = 0; i < others.n; i++) {
@@ -189,12 +212,16 @@ static void build_reduce_scatter(const rounds *h)
         reduce_for(h, distance, skew);
         add_up(h, distance, skew + 1 + LAG);
     }
+    return (h->groups.hosts - 2) * h->waves + LAG + 2;
 }
 
 /* Return the most spans that one rank publishes in a wave. */
 static int64_t spans_in_wave(const ddl__request *request, uint32_t most, uint32_t for_agent)
 {
-    return request->kind == DDL__ALLGATHER ? 1 + (int64_t)for_agent : 2 * (int64_t)most;
+    int64_t gathers = 1 + (int64_t)for_agent, scatters = 2 * (int64_t)most;
+    return request->kind == DDL__ALLGATHER        ? gathers
+           : request->kind == DDL__REDUCE_SCATTER ? scatters
+                                                  : gathers + scatters;
 }
 
 /* Return the ranks of the largest host, and the most ranks of one host with the same agent on
@@ -228,13 +255,11 @@ static bool cut_blocks(rounds *h)
     }
     h->segment = ddl__choose_segment(request, longest, spans);
     h->waves = ddl__quotient(longest, h->segment);
-    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / h->groups.hosts;
+    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / 2 / h->groups.hosts;
 }
 
-static bool fits(const ddl__request *request)
+bool ddl__hosts_fit(const ddl__request *request)
 {
-    if (!ddl__request_has_hosts(request))
-        return false;
     ddl__builder builder = {.request = request};
     rounds h = {.builder = &builder};
     /* If memory is short here, building the plan fails, too. */
@@ -243,25 +268,36 @@ static bool fits(const ddl__request *request)
     return fitting;
 }
 
+static bool fits(const ddl__request *request)
+{
+    return ddl__request_has_hosts(request) && ddl__hosts_fit(request);
+}
+
 static void cost(ddl__cost *c)
+{
+    ddl__hosts_cost(c, 1);
+}
+
+void ddl__hosts_cost(ddl__cost *c, double sent)
 {
     double block = c->n / c->p, segments = ddl__cost_segments(c, block), others = c->h - 1;
     ddl__cost_add_memory(c, c->x * segments, c->n);
-    ddl__cost_add_chain(c, 1, others * segments, others * block, others * block * c->x);
-    ddl__cost_add_work(c, others * segments, others * block);
+    ddl__cost_add_chain(c, 1, others * segments, others * block * sent,
+                        others * block * sent * c->x);
+    ddl__cost_add_work(c, others * segments, others * block * sent);
     ddl__cost_add_memory(c, c->x * segments, c->n);
 }
 
-static int64_t build(ddl__builder *builder)
+int64_t ddl__hosts_build(ddl__builder *builder)
 {
-    rounds h = {.builder = builder};
+    ddl__kind kind = builder->request->kind;
+    rounds h = {.builder = builder, .packs = kind == DDL__ALLREDUCE};
     if (ddl__host_groups_create(&h.groups, builder->request)) {
         cut_blocks(&h);
         builder->plan->segment = h.segment;
-        if (builder->request->kind == DDL__ALLGATHER)
-            build_allgather(&h);
-        else
-            build_reduce_scatter(&h);
+        int64_t done = kind == DDL__ALLGATHER ? 0 : build_reduce_scatter(&h);
+        if (kind != DDL__REDUCE_SCATTER)
+            build_allgather(&h, done);
     } else {
         builder->failed = true;
     }
@@ -269,5 +305,8 @@ static int64_t build(ddl__builder *builder)
     return 1;
 }
 
-const ddl__algorithm_descriptor ddl__hosts = {
-    .name = "hosts", .kinds = DDL__BLOCK_KINDS, .fits = fits, .cost = cost, .build = build};
+const ddl__algorithm_descriptor ddl__hosts = {.name = "hosts",
+                                              .kinds = DDL__BLOCK_KINDS,
+                                              .fits = fits,
+                                              .cost = cost,
+                                              .build = ddl__hosts_build};

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packed: all-reduce of f32 whose spans between hosts have a wire format of fewer bytes.
+ *
+ * Every rank owns a part of the buffer. A host packs the sum of its operands for a part once, and
+ * sends it to the owner. The owner adds the sums in f32: its own host's, which was never packed,
+ * then the others in the order of the rounds (hosts.c). It rounds the result as packing does, and
+ * all hosts receive the same bytes. So every element is rounded twice for any number of hosts, and
+ * all ranks get the same bits. Within a host nothing is packed.
+ *
+ * Steps, messages and bytes: those of a reduce-scatter and an all-gather over hosts; a span between
+ * hosts has 0.252 (int8) or 0.127 (int4) of the bytes. */
+#include "plan/builder.h"
+
+/* Elements of the shortest packed sum. A shorter one, such as the average of a loss, takes no time
+ * on the wire, and keeps its precision. */
+enum { LEAST = 4096 };
+
+static bool fits(const ddl__request *request)
+{
+    const ddl__topology *t = request->topology;
+    return request->wire > DDL_WIRE_F32 && request->count >= LEAST && t &&
+           t->groups[DDL__HOSTS] > 1 && !request->among && !request->order &&
+           ddl__hosts_fit(request);
+}
+
+static void cost(ddl__cost *c)
+{
+    double bits = c->request->wire == DDL_WIRE_INT8 ? 8 : 4;
+    for (int way = 0; way < 2; way++)
+        ddl__hosts_cost(c, bits / 32);
+}
+
+const ddl__algorithm_descriptor ddl__packed = {.name = "packed",
+                                               .kinds = DDL__KIND(ALLREDUCE),
+                                               .fits = fits,
+                                               .cost = cost,
+                                               .build = ddl__hosts_build};

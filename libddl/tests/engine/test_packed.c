@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_packed.c - all-reduces of f32 with packed spans between hosts: all ranks get the same bits,
+ * within the error of two roundings. NaN and infinity arrive. Other operations are exact. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "ranks.h"
+
+enum { RANKS = 8, LONGEST = SANITIZED ? 9000 : 200000, STRETCH = 1000, BLOCK = 128 };
+
+static float inputs[RANKS][LONGEST], results[RANKS][LONGEST];
+static double exact[LONGEST];
+static pthread_barrier_t turns;
+
+/* The magnitude of the inputs, different in each stretch. */
+static double magnitude(int64_t i)
+{
+    return ldexp(1, (int)(i / STRETCH % 37) - 18);
+}
+
+/* The greatest magnitude in a block that element i may be in. */
+static double near_magnitude(int64_t i)
+{
+    double before = magnitude(i < BLOCK ? 0 : i - BLOCK), after = magnitude(i + BLOCK);
+    return fmax(fmax(before, after), magnitude(i));
+}
+
+static void fill(int rank, int64_t count)
+{
+    uint64_t state = (uint64_t)rank + 1;
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        double unit = (double)(int32_t)(state >> 32) / 2147483648.0;
+        inputs[rank][i] = i % 11 ? (float)(unit * magnitude(i)) : 0;
+    }
+}
+
+/* The sum of a host is rounded once, and the result once, by at most half a step: a step is at most
+ * 2 / limit of the greatest magnitude of the block. */
+static void check_errors(const float *result, int64_t count, ddl_op op, int size, double limit)
+{
+    double divisor = op == DDL_AVERAGE ? size : 1;
+    for (int64_t i = 0; i < count; i++) {
+        double error = fabs(result[i] - exact[i] / divisor);
+        CHECK(error <= 2.001 * size / divisor * near_magnitude(i) / limit,
+              "%d ranks, element %lld of %lld: %g, not %g", size, (long long)i, (long long)count,
+              (double)result[i], exact[i] / divisor);
+    }
+}
+
+static void check_equal(int64_t count, int size)
+{
+    for (int r = 1; r < size; r++)
+        CHECK(!memcmp(results[r], results[0], (size_t)count * sizeof(float)),
+              "ranks 0 and %d of %d differ", r, size);
+}
+
+/* Fill all inputs; rank 0 adds them. */
+static void prepare(int rank, int size, int64_t count)
+{
+    fill(rank, count);
+    pthread_barrier_wait(&turns);
+    for (int64_t i = 0; rank == 0 && i < count; i++) {
+        exact[i] = 0;
+        for (int r = 0; r < size; r++)
+            exact[i] += inputs[r][i];
+    }
+    pthread_barrier_wait(&turns);
+}
+
+static void check_one(ddl_comm *comm, int64_t count, ddl_op op, bool in_place, double limit)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    float *result = results[rank];
+    prepare(rank, size, count);
+    if (in_place)
+        memcpy(result, inputs[rank], (size_t)count * sizeof *result);
+    OK(ddl_allreduce(comm, in_place ? NULL : inputs[rank], result, count, DDL_F32, op, NULL, NULL));
+    check_errors(result, count, op, size, limit);
+    double error = 0; /* the stretch of magnitude 1 shows that something was rounded */
+    for (int64_t i = 18 * STRETCH; i < 19 * STRETCH && i < count; i++)
+        error = fmax(error, fabs(result[i] - exact[i] / (op == DDL_AVERAGE ? size : 1)));
+    CHECK(count < 19 * STRETCH || error > 0.1 / limit, "an error of only %g: not packed", error);
+    pthread_barrier_wait(&turns);
+    if (rank == 0)
+        check_equal(count, size);
+}
+
+/* An element that is not finite on one rank is the same on all; its neighbours stay finite. */
+static void check_special(ddl_comm *comm, int64_t count)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    float *result = results[rank];
+    prepare(rank, size, count);
+    if (rank == size - 1) {
+        inputs[rank][5] = NAN;
+        inputs[rank][count - 1] = INFINITY;
+        inputs[rank][count / 2] = -INFINITY;
+    }
+    OK(ddl_allreduce(comm, inputs[rank], result, count, DDL_F32, DDL_SUM, NULL, NULL));
+    CHECK(isnan(result[5]) && result[count - 1] > 1e38f && result[count / 2] < -1e38f, "%g %g %g",
+          (double)result[5], (double)result[count - 1], (double)result[count / 2]);
+    for (int64_t i = 0; i < count; i++)
+        CHECK(i == 5 || i == count / 2 || i == count - 1 || isfinite(result[i]), "element %lld",
+              (long long)i);
+    pthread_barrier_wait(&turns);
+}
+
+/* What all calls have returned, plus what is still to be added, is the exact sum of all calls. */
+static void check_feedback(ddl_comm *comm, ddl_op op, int64_t count, double limit)
+{
+    enum { CALLS = 20 };
+    static float residuals[RANKS][LONGEST];
+    static double totals[LONGEST];
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    double divisor = op == DDL_AVERAGE ? size : 1;
+    ddl_options options = {.struct_size = sizeof options, .residual = residuals[rank]};
+    prepare(rank, size, count);
+    memset(residuals[rank], 0, sizeof residuals[rank]);
+    for (int call = 0; call < CALLS; call++) {
+        OK(ddl_allreduce(comm, inputs[rank], results[rank], count, DDL_F32, op, &options, NULL));
+        for (int64_t i = 0; rank == 0 && i < count; i++)
+            totals[i] = (call ? totals[i] : 0) + results[0][i];
+    }
+    pthread_barrier_wait(&turns);
+    for (int64_t i = 0; rank == 0 && i < count; i++) {
+        double left = 0;
+        for (int r = 0; r < size; r++)
+            left += residuals[r][i];
+        double error = fabs(totals[i] + left / divisor - CALLS * exact[i] / divisor);
+        CHECK(error <= 1e-5 * CALLS * size * near_magnitude(i), "element %lld: %g after %d calls",
+              (long long)i, error, CALLS);
+        CHECK(fabs(left) <= 4.2 * size * near_magnitude(i) / limit, "element %lld: %g is left",
+              (long long)i, left);
+    }
+    pthread_barrier_wait(&turns);
+    REFUSED(ddl_allreduce(comm, inputs[rank], results[rank], 10, DDL_F32, DDL_MAX, &options, NULL),
+            DDL_EINVAL, "residual");
+}
+
+/* Operations that are never packed: few elements, other types and other reductions. */
+static void check_exact(ddl_comm *comm)
+{
+    enum { N = 5000 };
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    double *wide = calloc(N, sizeof *wide);
+    prepare(rank, size, N);
+    for (int i = 0; i < N; i++)
+        wide[i] = (double)(rank + i) + 1e-12;
+    OK(ddl_allreduce(comm, NULL, wide, N, DDL_F64, DDL_SUM, NULL, NULL));
+    for (int i = 0; i < N; i++)
+        CHECK(fabs(wide[i] - size * (i + (size - 1) / 2.0)) < 1e-9, "%.15g", wide[i]);
+    OK(ddl_allreduce(comm, inputs[rank], results[rank], N, DDL_F32, DDL_MAX, NULL, NULL));
+    for (int i = 0; i < N; i++)
+        for (int r = 0; r < size; r++)
+            CHECK(results[rank][i] >= inputs[r][i], "a rounded maximum");
+    OK(ddl_allreduce(comm, inputs[rank], results[rank], 100, DDL_F32, DDL_SUM, NULL, NULL));
+    for (int i = 0; i < 100; i++)
+        CHECK(fabs(results[rank][i] - exact[i]) <= 1e-6 * size * magnitude(i), "a rounded sum");
+    free(wide);
+}
+
+static void all_cases(ddl_comm *comm, void *format)
+{
+    static const int64_t counts[] = {4096, 4097, 8191, LONGEST};
+    double limit = *(ddl_wire *)format == DDL_WIRE_INT8 ? 127 : 7;
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (int way = 0; way < 4; way++)
+            check_one(comm, counts[c], way / 2 ? DDL_AVERAGE : DDL_SUM, way % 2, limit);
+    check_feedback(comm, DDL_SUM, 9000, limit);
+    check_feedback(comm, DDL_AVERAGE, 300, limit); /* not packed */
+    check_feedback(comm, DDL_AVERAGE, 5003, limit);
+    check_special(comm, 4500);
+    check_exact(comm);
+}
+
+/* The members' settings differ, or contradict each other. */
+static void *refused(void *argument)
+{
+    rank_thread *self = argument;
+    const void *addresses[] = {self->all->addresses[0], self->all->addresses[1]};
+    ddl_comm_config config = self->all->config;
+    config.wire = self->rank ? DDL_WIRE_INT8 : DDL_WIRE_INT4;
+    ddl_comm *comm;
+    INVALID(ddl_comm_create(self->all->endpoints[self->rank], addresses, self->all->lengths,
+                            self->rank, 2, &config, &comm),
+            "DDL_WIRE is int");
+    config.invariant = DDL_INVARIANT_SIZE;
+    INVALID(ddl_comm_create(self->all->endpoints[self->rank], addresses, self->all->lengths,
+                            self->rank, 2, &config, &comm),
+            "DDL_INVARIANT");
+    config.wire = 4;
+    INVALID(ddl_comm_create(self->all->endpoints[self->rank], addresses, self->all->lengths,
+                            self->rank, 2, &config, &comm),
+            "wire is 4");
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        uint32_t links;
+    } kinds[] = {{"tcp", DDL_LINK_TCP}, {"hosts", LINKS_HOSTS}, {"interleaved", LINKS_INTERLEAVED}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (int size = 2; size <= RANKS; size += size < 5 ? 1 : 3)
+            for (ddl_wire wire = DDL_WIRE_INT8; wire <= DDL_WIRE_INT4; wire++) {
+                if (argc < 2 || strcmp(argv[1], kinds[i].name) != 0)
+                    continue;
+                pthread_barrier_init(&turns, NULL, (unsigned)size);
+                run_ranks_with(size, (ddl_comm_config){.links = kinds[i].links, .wire = wire},
+                               all_cases, &wire);
+                pthread_barrier_destroy(&turns);
+            }
+    static ranks two = {.size = 2, .config = {.struct_size = sizeof two.config}};
+    if (argc >= 2 && strcmp(argv[1], "tcp") == 0)
+        run_threads(&two, refused);
+    return 0;
+}
