@@ -68,6 +68,7 @@ class CommHandle:
     def _submit(self, call: Call[Result], native: Native, queued: bool) -> Work[Result] | None:
         """Submit the call. Returns None if it is complete already."""
         slot = ffi.new("ddl_work **")
+        kept = call if native.residual is None else (call, native.residual)
         with self._fast_path as is_open, self._queue_lock if queued else nullcontext():
             handle = self._live(is_open)
             if self._dropped:
@@ -77,7 +78,7 @@ class CommHandle:
                 if slot[0] == ffi.NULL:
                     return None
                 work: Work[Result] = Work(
-                    self, self._fast_path, address(slot), call.result, call, call.sender
+                    self, self._fast_path, address(slot), call.result, kept, call.sender
                 )
                 if queued:
                     self._queued[work._address] = work
@@ -85,7 +86,7 @@ class CommHandle:
                 # A signal handler has raised an exception before the work was known, and the work
                 # still uses its arrays.
                 if slot[0] != ffi.NULL:
-                    self._fast_path.drop(address(slot[0]), call)
+                    self._fast_path.drop(address(slot[0]), kept)
         return work
 
     # ---- use of the handle ----

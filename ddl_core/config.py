@@ -14,6 +14,7 @@ from ddl_core.errors import InvalidArgument
 
 LINKS = {"inproc": 1, "shm": 2, "tcp": 4}
 INVARIANT = {"none": -1, "size": -2}
+WIRES = {"f32": 1, "int8": 2, "int4": 3}
 WORKERS_MAX = 4096
 INT_MAX = 2**31 - 1
 
@@ -43,6 +44,9 @@ class Config:
                         reduction of floats depend on the number of ranks only. "ranks:8": a sum has
                         8 logical workers, whose operands each rank passes to `allreduce_ordered`.
                         "none": the quickest order. None: DDL_INVARIANT, else "none"
+    wire                what all-reduces of float32 send between hosts, equal on all members: "f32",
+                        or rounded numbers of fewer bits, "int8" or "int4"; see docs/wire.md. None:
+                        DDL_WIRE, else "f32"
     """
 
     links: Iterable[str] | None = None
@@ -56,6 +60,7 @@ class Config:
     dead: float | None = None
     stall_warn: float | None = None
     invariant: str | None = None
+    wire: str | None = None
 
     def fields(self) -> dict[str, int]:
         """Return the fields of ddl_comm_config, except struct_size. Raises InvalidArgument, which
@@ -72,6 +77,7 @@ class Config:
             "dead_ms": _milliseconds_or_never(self.dead, "dead"),
             "stall_warn_ms": _milliseconds_or_never(self.stall_warn, "stall_warn"),
             "invariant": _invariant(self.invariant),
+            "wire": _wire(self.wire),
         }
 
 
@@ -102,6 +108,12 @@ def _invariant(value: str | None) -> int:
             f" {WORKERS_MAX}"
         )
     return int(workers)
+
+
+def _wire(value: str | None) -> int:
+    if value is not None and value not in WIRES:
+        raise InvalidArgument(f"wire: {value!r} must be one of {', '.join(WIRES)}")
+    return 0 if value is None else WIRES[value]
 
 
 def invariant_name(number: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ddl_core._lib import ffi, lib
+from ddl_core.buffer import as_buffer
 from ddl_core.config import milliseconds
 from ddl_core.errors import InvalidArgument
 from ddl_core.gpu import choose_stream
@@ -48,10 +49,14 @@ class ReduceOptions(Options, total=False):
 
     prescale    a factor for this rank's elements before the reduction
     postscale   a factor for the result after the reduction, equal on all ranks
+    residual    for an allreduce of float32 with "sum" or "average": an array of as many float32,
+                zeros at first, with what rounding for the wire has lost (see docs/wire.md). The
+                call adds it to `send`, and stores the new errors. None: they are lost
     """
 
     prescale: float
     postscale: float
+    residual: Any
 
 
 # The former names for the asynchronous operations.
@@ -65,6 +70,7 @@ class Native:
 
     pointer: Any
     name: Any
+    residual: Buffer | None = None
 
 
 DEFAULTS = Native(ffi.NULL, None)
@@ -104,11 +110,26 @@ def native(
         "postscale": _factor(given.get("postscale"), "postscale"),
         "group": ffi.NULL if group is None else group,
     }
+    residual = _residual(given.get("residual"), buffers)
+    if residual is not None:
+        fields["residual"] = ffi.cast("float *", residual.address)
     if contents:
         fields["memory"] = lib.DDL_MEMORY_CUDA
         if group is None:  # otherwise the submission of the group has it
             fields["stream"] = ffi.cast("void *", choose_stream(contents, given.get("stream")))
-    return Native(ffi.new("ddl_options *", fields), name)
+    return Native(ffi.new("ddl_options *", fields), name, residual)
+
+
+def _residual(array: Any, buffers: Sequence[Buffer]) -> Buffer | None:
+    if array is None:
+        return None
+    buffer = as_buffer(array, "residual", write=True)
+    if buffer.dtype.name != "float32" or buffer.count != buffers[0].count:
+        raise InvalidArgument(
+            f"residual: {buffer.count} elements of {buffer.dtype.name}; must be"
+            f" {buffers[0].count} of float32, as many as send has"
+        )
+    return buffer
 
 
 def _name(name: Any) -> Any:
