@@ -124,6 +124,8 @@ def _residual(array: Any, buffers: Sequence[Buffer]) -> Buffer | None:
     if array is None:
         return None
     buffer = as_buffer(array, "residual", write=True)
+    if buffer.contents is not None or not buffers:
+        raise InvalidArgument("residual: must be in host memory, for an operation with arrays")
     if buffer.dtype.name != "float32" or buffer.count != buffers[0].count:
         raise InvalidArgument(
             f"residual: {buffer.count} elements of {buffer.dtype.name}; must be"

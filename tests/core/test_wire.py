@@ -48,5 +48,5 @@ def test_setting() -> None:
     with pytest.raises(InvalidArgument, match="wire: 'int2' must be one of f32, int8, int4"):
         Config(wire="int2").fields()
     both = Config(wire="int8", invariant="size")
-    with Endpoint() as one, pytest.raises(InvalidArgument, match="DDL_WIRE is int8, but DDL_INV"):
+    with Endpoint() as one, pytest.raises(InvalidArgument, match="the wire format is int8, set"):
         one.connect([one.address], 0, both)

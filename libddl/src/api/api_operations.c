@@ -255,15 +255,28 @@ static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
     return DDL_OK;
 }
 
+static bool overlaps(const float *residual, const void *buffer, int64_t count)
+{
+    uintptr_t one = (uintptr_t)residual, other = (uintptr_t)buffer;
+    size_t bytes = (size_t)count * sizeof *residual;
+    return one < other + bytes && other < one + bytes;
+}
+
 static ddl_status check_residual(const ddl__call *call, const ddl_options *own)
 {
     bool sums = call->op == DDL_SUM || call->op == DDL_AVERAGE;
-    if (!own->residual || (call->kind == DDL__ALLREDUCE && call->dtype == DDL_F32 && sums &&
-                           own->memory == DDL_MEMORY_HOST && !own->group))
+    if (!own->residual)
         return DDL_OK;
-    return ddl__fail(DDL_EINVAL, "options.residual is set: only a sum or an average of f32 by "
-                                 "ddl_allreduce, in DDL_MEMORY_HOST and not in a group, has an "
-                                 "error to store");
+    if (call->kind != DDL__ALLREDUCE || call->dtype != DDL_F32 || !sums ||
+        own->memory != DDL_MEMORY_HOST || own->group)
+        return ddl__fail(DDL_EINVAL, "options.residual is set: only a sum or an average of f32 by "
+                                     "ddl_allreduce, in DDL_MEMORY_HOST and not in a group, has an "
+                                     "error to store");
+    if (overlaps(own->residual, call->send, call->count) ||
+        overlaps(own->residual, call->recv, call->count))
+        return ddl__fail(DDL_EINVAL, "options.residual overlaps send or recv: give it memory of "
+                                     "its own");
+    return DDL_OK;
 }
 
 static ddl_status submit_to_engine(ddl_comm *comm, const ddl__call *call, ddl_work **work)

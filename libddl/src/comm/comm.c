@@ -312,14 +312,27 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
         status = ddl__environment_wire(&comm->config.wire);
     if (status == DDL_OK && comm->config.wire != DDL_WIRE_F32 &&
         comm->config.invariant != DDL_INVARIANT_NONE)
-        status = ddl__fail(DDL_EINVAL,
-                           "DDL_WIRE is %s, but DDL_INVARIANT requires sums of all digits: set one "
-                           "of the two only",
-                           ddl__wire_name(comm->config.wire));
+        status =
+            ddl__fail(DDL_EINVAL,
+                      "the wire format is %s, set or inherited, but invariant sums must not be "
+                      "rounded: choose f32 or no invariant",
+                      ddl__wire_name(comm->config.wire));
     if (status == DDL_OK && comm->rank == 0 &&
         (comm->plan_file = ddl__environment_text("DDL_PLAN_FILE")))
         status = ddl__plan_file_read(comm->plan_file, comm->size, &comm->layout.choices);
     return status;
+}
+
+/* Use the wire format from now on: exploration measures sums of f32 that stand for all types. */
+static void set_wire(ddl_comm *comm)
+{
+    const int hosts = comm->topology ? comm->topology->groups[DDL__HOSTS] : 1;
+    bool packs = comm->config.wire > DDL_WIRE_F32 && hosts > 1;
+    if (packs && !ddl__engine_set_wire(comm->engine, comm->config.wire) && comm->rank == 0)
+        ddl__log(DDL__WARN,
+                 "DDL_WIRE is %s, but sums of f32 between hosts are not packed: a host has more "
+                 "than three times as many ranks as another one with several",
+                 ddl__wire_name(comm->config.wire));
 }
 
 static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
@@ -368,12 +381,12 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         status = ddl__exchange_settings(comm, &wireup, &last_until);
     if (status == DDL_OK)
         status = ddl__comm_set_order(comm);
-    if (status == DDL_OK)
-        ddl__engine_set_wire(comm->engine, comm->config.wire);
     if (status == DDL_OK && comm->explores) {
         ddl__engine_created(comm->engine); /* its operations do not look for reasons */
         status = ddl__explore(comm, until->deadline);
     }
+    if (status == DDL_OK)
+        set_wire(comm);
     if (status == DDL_OK && comm->layout.dump_iter &&
         !(comm->times = ddl__operation_times_create(comm, comm->layout.dump_iter)))
         status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);

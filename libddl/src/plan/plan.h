@@ -179,6 +179,9 @@ ddl__algorithm ddl__algorithm_named(const char *name);
 bool ddl__algorithm_fits(ddl__algorithm algorithm, const ddl__request *request);
 double ddl__algorithm_cost(ddl__algorithm algorithm, const ddl__request *request);
 
+/* Return the fewest elements of a sum that should be packed. */
+int64_t ddl__packs_from(const ddl__request *request);
+
 /* Return the number of algorithms worth comparing for a request, with their predicted times. The
  * chosen one is the first. All members of a comm get the same list. */
 typedef struct ddl__candidate {

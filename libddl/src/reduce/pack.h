@@ -8,7 +8,7 @@
  * even; elements near the greatest f32 are rounded down, not to infinity. A block with an infinity
  * or a NaN has the scale 255. It only keeps these: its other elements are 0. */
 
-enum { LANES_OF_F32 = WIDTH / 4, SPECIAL = 255 };
+enum { LANES_OF_F32 = WIDTH / 4 };
 
 /* Return the exponent of the scale of a block, whose greatest magnitude has these bits. */
 INLINE uint8_t scale_of(uint32_t greatest, int bits)
@@ -17,7 +17,7 @@ INLINE uint8_t scale_of(uint32_t greatest, int bits)
     const int exponent = bits == 8 ? 6 : 2;
     const uint32_t fraction = bits == 8 ? 0x7e0000 : 0x600000;
     int scale = (int)(greatest >> 23) - exponent + ((greatest & 0x7fffff) > fraction);
-    return greatest >= 0x7f800000 ? SPECIAL : (uint8_t)(scale < 1 ? 1 : scale);
+    return greatest >= 0x7f800000 ? DDL__PACK_SPECIAL : (uint8_t)(scale < 1 ? 1 : scale);
 }
 
 INLINE float power(uint32_t exponent)
@@ -90,7 +90,7 @@ INLINE uint8_t pack_bytes(int8_t *restrict to, const float *restrict block, int 
     const int limit = bits == 8 ? 127 : 7;
     const uint8_t highest = bits == 8 ? 248 : 252;
     uint8_t scale = scale_of(greatest_of(block), bits);
-    if (scale == SPECIAL)
+    if (scale == DDL__PACK_SPECIAL)
         pack_special(to, block, limit);
     else if (scale > highest)
         return pack_huge(to, block, highest, limit);
@@ -102,7 +102,7 @@ INLINE uint8_t pack_bytes(int8_t *restrict to, const float *restrict block, int 
 INLINE void unpack_bytes(float *restrict to, uint8_t scale, const int8_t *restrict integers,
                          int bits)
 {
-    if (scale == SPECIAL) {
+    if (scale == DDL__PACK_SPECIAL) {
         unpack_special(to, integers, bits == 8 ? 127 : 7);
         return;
     }

@@ -29,7 +29,7 @@ typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double fact
 typedef void ddl__narrow_fn(void *dst, const float *src, size_t count);
 
 /* The elements of a block that share a scale in a wire format (pack.h). */
-enum { DDL__PACK_BLOCK = 128 };
+enum { DDL__PACK_BLOCK = 128, DDL__PACK_SPECIAL = 255 /* the scale of a block with an infinity */ };
 
 /* Pack `count` elements into a span of ddl__packed_bytes, and unpack them. Spans of whole blocks
  * can be packed and unpacked one after the other. No alignment is needed. */

@@ -22,14 +22,16 @@ static int64_t piece_at(int64_t at, int64_t length)
     return length - at < PIECE ? length - at : PIECE;
 }
 
-/* Store what was lost of each element, for the error feedback. Nothing is stored for NaN and
- * infinity, and for their block. */
-static void keep_errors(float *residual, const float *exact, const float *rounded, double factor,
-                        int64_t count)
+/* Store what was lost of each element, for the error feedback: nothing in a block with an infinity
+ * or a NaN, since the program will discard such a result. */
+static void keep_errors(const ddl_work *work, float *residual, const unsigned char *packed,
+                        const float *exact, const float *rounded, double factor, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        float error = (exact[i] - rounded[i]) * (float)factor;
-        residual[i] = error - error == 0 ? error : 0;
+        int64_t block = i - i % DDL__PACK_BLOCK;
+        bool is_special =
+            packed[ddl__packed_bytes((size_t)block, work->plan->bits)] == DDL__PACK_SPECIAL;
+        residual[i] = is_special ? 0 : (exact[i] - rounded[i]) * (float)factor;
     }
 }
 
@@ -41,7 +43,7 @@ static void pack_piece(const ddl__runner *runner, const ddl_work *work, const fl
         return;
     float rounded[PIECE];
     unpacker(runner, work)(rounded, packed, (size_t)count);
-    keep_errors(residual, values, rounded, 1, count);
+    keep_errors(work, residual, packed, values, rounded, 1, count);
 }
 
 /* Write the source, or the sum of the operands, to a span. A result, in the recv buffer, has been
@@ -81,11 +83,13 @@ static bool run_pack(ddl__runner *runner, ddl_work *work, const ddl__step *step,
         if (!span)
             return false;
         fill(runner, work, step, k, span, length);
+        if (step->kind == DDL__REDUCE_PACK && !ddl__release_operands(runner, work, step))
+            return false; /* there is one target, so this is once */
         ops->publish(runner->targets, n, span, bytes, &work->signature);
         ddl__note_sent(runner, n);
         work->published += n;
     }
-    return step->kind == DDL__PACK || ddl__release_operands(runner, work, step);
+    return true;
 }
 
 /* Round a piece of the result to the values that packing keeps. */
@@ -98,8 +102,8 @@ static void round_piece(const ddl__runner *runner, const ddl_work *work, float *
     packer(runner, work)(packed, exact, (size_t)count);
     unpacker(runner, work)(values, packed, (size_t)count);
     if (residual) /* of an average: what a rank would have to add to it */
-        keep_errors(residual, exact, values, work->call.op == DDL_AVERAGE ? work->plan->divisor : 1,
-                    count);
+        keep_errors(work, residual, packed, exact, values,
+                    work->call.op == DDL_AVERAGE ? work->plan->divisor : 1, count);
 }
 
 static void add(const ddl__runner *runner, const ddl_work *work, const ddl__step *step, int64_t k,

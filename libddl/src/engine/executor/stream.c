@@ -57,7 +57,8 @@ static bool request_is_same(const ddl__request *a, const ddl__request *b)
 static unsigned request_slot(const ddl__request *r)
 {
     uint64_t h = (uint64_t)r->count * 8 + (uint64_t)r->kind + r->element * 131 +
-                 (uint64_t)r->root * 8191 + (uint64_t)r->by * 524287 + r->in_place;
+                 (uint64_t)r->root * 8191 + (uint64_t)r->by * 524287 + (uint64_t)r->wire * 65537 +
+                 r->in_place;
     return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 58) % DDL__PLANS;
 }
 
@@ -237,41 +238,41 @@ static const ddl__order *order_for(const ddl__stream *stream, const ddl__call *c
     return in_order ? &stream->order->by_rank : NULL;
 }
 
-/* Return the wire format of a call: only sums of f32 over hosts are packed. */
-static ddl_wire wire_of(const ddl__stream *stream, const ddl__call *call, ddl__request *request)
+/* Return the wire format of a call. Calls that share a buffer are not packed: a large value of one
+ * would round another's to 0. */
+static ddl_wire wire_of(const ddl__stream *stream, const ddl__call *call)
 {
     bool sums = call->op == DDL_SUM || call->op == DDL_AVERAGE;
-    if (stream->wire <= DDL_WIRE_F32 || call->dtype != DDL_F32 || !sums ||
-        request->kind != DDL__ALLREDUCE)
-        return 0;
-    request->wire = stream->wire;
-    return ddl__algorithm_fits(DDL__ALGORITHM_PACKED, request) ? stream->wire : 0;
+    bool whole = !call->among && !call->order && !call->bundle && !call->hold;
+    return call->kind == DDL__ALLREDUCE && call->dtype == DDL_F32 && sums && whole &&
+                   call->count >= stream->packs_from
+               ? stream->wire
+               : 0;
 }
 
 static ddl__request stream_request(const ddl__stream *stream, const ddl__call *call)
 {
     const ddl__order *order = order_for(stream, call);
-    ddl__request request = {.kind = planned_kind(call),
-                            .rank = stream->runner.rank,
-                            .size = stream->runner.size,
-                            .root = call->root,
-                            .count = call->count,
-                            .order = order,
-                            .wide = call->wide ? call->wide : 1,
-                            .among = call->among,
-                            .sent = call->blocks,
-                            .received = call->blocks ? call->blocks + stream->runner.size : NULL,
-                            .element = ddl__dtype_size(call->dtype),
-                            .in_place = call->send == call->recv,
-                            .all_shared = stream->all_shared,
-                            .normalizes = normalizes(call),
-                            .rounds = order && ddl__dtype_rounds(call->dtype),
-                            .topology = stream->topology,
-                            .by = algorithm_asked(stream, call),
-                            .segment_bytes = stream->segment_bytes,
-                            .window = stream->window};
-    request.wire = wire_of(stream, call, &request);
-    return request;
+    return (ddl__request){.kind = planned_kind(call),
+                          .rank = stream->runner.rank,
+                          .size = stream->runner.size,
+                          .root = call->root,
+                          .count = call->count,
+                          .order = order,
+                          .wide = call->wide ? call->wide : 1,
+                          .among = call->among,
+                          .sent = call->blocks,
+                          .received = call->blocks ? call->blocks + stream->runner.size : NULL,
+                          .element = ddl__dtype_size(call->dtype),
+                          .in_place = call->send == call->recv,
+                          .all_shared = stream->all_shared,
+                          .normalizes = normalizes(call),
+                          .rounds = order && ddl__dtype_rounds(call->dtype),
+                          .topology = stream->topology,
+                          .by = algorithm_asked(stream, call),
+                          .segment_bytes = stream->segment_bytes,
+                          .wire = wire_of(stream, call),
+                          .window = stream->window};
 }
 
 int ddl__stream_candidates(const ddl__stream *stream, const ddl__call *call,

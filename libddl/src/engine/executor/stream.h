@@ -41,7 +41,8 @@ typedef struct ddl__stream {
     bool all_shared;
     const ddl__topology *topology;
     const ddl_order *order;      /* the order of the ranks' floats; NULL: any; borrowed */
-    ddl_wire wire;               /* of sums of f32 between hosts */
+    ddl_wire wire;               /* of sums of f32 between hosts; 0: nothing is packed */
+    int64_t packs_from;          /* the fewest elements of such a sum */
     ddl__algorithm by;           /* the algorithm if `choices` have none; 0: the costs choose */
     const ddl__choices *choices; /* or NULL; borrowed, as is the meter */
     ddl__meter *meter;           /* or NULL */

@@ -22,8 +22,11 @@
 #include "plan/host_groups.h"
 
 enum {
-    LAG = 3,        /* waves between sending over a wire and taking */
-    BLOCKS_MAX = 7, /* blocks of one host for the same agent, so that their spans fit its links */
+    LAG = 3, /* waves between sending over a wire and taking */
+    /* blocks of one host for the same agent, so that their spans fit its links; and if both phases
+     * use the links */
+    BLOCKS_MAX = 7,
+    BLOCKS_MAX_PACKED = 3,
     WAVES_MAX = 1 << 30 /* waves of all rounds */
 };
 
@@ -255,7 +258,9 @@ static bool cut_blocks(rounds *h)
     }
     h->segment = ddl__choose_segment(request, longest, spans);
     h->waves = ddl__quotient(longest, h->segment);
-    return for_agent <= BLOCKS_MAX && h->waves < WAVES_MAX / 2 / h->groups.hosts;
+    bool both = request->kind == DDL__ALLREDUCE;
+    return for_agent <= (both ? BLOCKS_MAX_PACKED : BLOCKS_MAX) &&
+           h->waves < WAVES_MAX / 2 / h->groups.hosts;
 }
 
 bool ddl__hosts_fit(const ddl__request *request)

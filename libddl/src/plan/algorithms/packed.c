@@ -11,16 +11,21 @@
  * hosts has 0.252 (int8) or 0.127 (int4) of the bytes. */
 #include "plan/builder.h"
 
-/* Elements of the shortest packed sum. A shorter one, such as the average of a loss, takes no time
- * on the wire, and keeps its precision. */
-enum { LEAST = 4096 };
+/* A shorter sum, such as the average of a loss, takes no time on the wire, and keeps its precision.
+ * Each rank sends messages to each host, so a part must be worth a message. */
+enum { LEAST = 4096, LEAST_FOR_HOST = 2048 };
+
+int64_t ddl__packs_from(const ddl__request *request)
+{
+    int64_t hosts = request->topology ? request->topology->groups[DDL__HOSTS] : 1;
+    return hosts * LEAST_FOR_HOST > LEAST ? hosts * LEAST_FOR_HOST : LEAST;
+}
 
 static bool fits(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
-    return request->wire > DDL_WIRE_F32 && request->count >= LEAST && t &&
-           t->groups[DDL__HOSTS] > 1 && !request->among && !request->order &&
-           ddl__hosts_fit(request);
+    return request->wire > DDL_WIRE_F32 && t && t->groups[DDL__HOSTS] > 1 && !request->among &&
+           !request->order && ddl__hosts_fit(request);
 }
 
 static void cost(ddl__cost *c)
