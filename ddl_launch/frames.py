@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import socket
 import struct
-from typing import Any
 
 HELLO, OUT, ERR, ENDED, TAKEN, REPORT = b"H", b"O", b"E", b"X", b"T", b"R"  # sent by a rank
 NONCE, GO, SIGNAL, INPUT, FINISH = b"N", b"G", b"S", b"I", b"B"  # sent by ddlrun
@@ -36,19 +34,18 @@ def frame(kind: bytes, data: bytes = b"") -> bytes:
     return HEAD.pack(kind, len(data)) + data
 
 
-def proven(kind: bytes, value: Any, nonce: bytes, secret: str) -> bytes:
-    """Encode `value` as JSON in a frame, with a proof for the side that sent `nonce`."""
-    text = json.dumps(value).encode()
+def proven(kind: bytes, text: bytes, nonce: bytes, secret: str) -> bytes:
+    """Encode a frame with a proof for the side that sent `nonce`."""
     return frame(kind, _proof(kind, text, nonce, secret) + text)
 
 
-def open_proven(kind: bytes, data: bytes, nonce: bytes, secret: str) -> Any:
-    """Decode the value of a frame with a proof. Raises ValueError if the sender is not of this
+def open_proven(kind: bytes, data: bytes, nonce: bytes, secret: str) -> bytes:
+    """Return the text of a frame with a proof. Raises ValueError if the sender is not of this
     job."""
     proof, text = data[:32], data[32:]
     if not hmac.compare_digest(proof, _proof(kind, text, nonce, secret)):
         raise ValueError("it does not know the job's secret")
-    return json.loads(text)
+    return text
 
 
 def _proof(kind: bytes, text: bytes, nonce: bytes, secret: str) -> bytes:

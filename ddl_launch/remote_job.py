@@ -13,6 +13,7 @@ silent, the rank is lost, and the other side ends its program. Each rank has its
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import secrets
@@ -289,7 +290,8 @@ class RemoteJob(Supervisor):
     def _authenticate(self, connection: _Connection, kind: bytes, payload: bytes) -> None:
         """Accept only a rank that knows the secret."""
         try:
-            hello = frames.open_proven(frames.HELLO, payload, connection.nonce, self._secret)
+            proven = frames.open_proven(frames.HELLO, payload, connection.nonce, self._secret)
+            hello = json.loads(proven)
         except ValueError:
             hello = None
         if kind != frames.HELLO or hello is None or hello["rank"] in self._ranks:
@@ -331,9 +333,10 @@ class RemoteJob(Supervisor):
         for rank, connection in self._ranks.items():
             assert connection.hello is not None
             settings = {"environment": environment, "input": rank == 0 and self._input is not None}
+            text = json.dumps(settings).encode()
             nonce = bytes.fromhex(connection.hello["nonce"])
             self._open_streams += 2
-            self._send(connection, frames.proven(frames.GO, settings, nonce, self._secret))
+            self._send(connection, frames.proven(frames.GO, text, nonce, self._secret))
 
     def _problem(self) -> str:
         """Return the reason why the ranks cannot start, or ""."""

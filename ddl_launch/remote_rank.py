@@ -17,6 +17,7 @@ silent.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import selectors
@@ -231,7 +232,8 @@ class _Rank:
         for kind, payload in received:
             if kind == frames.NONCE:
                 self._hello["nonce"] = self._nonce.hex()
-                self._send(frames.proven(frames.HELLO, self._hello, payload, self._secret))
+                text = json.dumps(self._hello).encode()
+                self._send(frames.proven(frames.HELLO, text, payload, self._secret))
             elif kind == frames.GO:
                 self._go(payload)
             elif kind == frames.SIGNAL:
@@ -247,7 +249,8 @@ class _Rank:
 
     def _go(self, payload: bytes) -> None:
         try:
-            settings = frames.open_proven(frames.GO, payload, self._nonce, self._secret)
+            text = frames.open_proven(frames.GO, payload, self._nonce, self._secret)
+            settings = json.loads(text)
         except ValueError as error:
             sys.exit(f"ddlrun: the process at DDL_CONTROL is not ddlrun: {error}")
         for name in _HIDDEN:
