@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import pytest
@@ -11,6 +13,7 @@ from msgspec.msgpack import Decoder
 from ddl_elastic.base import protocol as workers
 from ddl_elastic.base.messages import Message, decode, encode
 from ddl_elastic.engines import protocol as agents
+from ddl_launch import frames
 from ddl_scheduler.runner import protocol as runs
 
 pytestmark = pytest.mark.pure
@@ -61,6 +64,48 @@ def test_unknown_and_malformed_messages_are_refused(channel: str) -> None:
     for each in (*map(encode, malformed), b"", data[:-1], data + b"x", b"\xc1", b"\x91" * 20_000):
         with pytest.raises(ValueError, match="an invalid message: "):
             decode(receives, each)
+
+
+FRAMES: dict[str, tuple[Mapping[bytes, type], bytes, Any, dict[str, object]]] = {
+    "rank's greeting": (
+        frames.GREETINGS,
+        frames.HELLO,
+        frames.RankHello(0, "h", "", {}, [], "0", 1, "1"),
+        {"rank": True},
+    ),
+    "ddlrun's answer": (
+        frames.GREETINGS,
+        frames.GO,
+        frames.StartProgram({}, False),
+        {"input": 0},
+    ),
+    "end of a program": (
+        frames.FROM_RANK,
+        frames.ENDED,
+        frames.ProgramEnded(1, 0, False),
+        {"pid": "1"},
+    ),
+    "input": (frames.FROM_RANK, frames.TAKEN, frames.InputTaken(1), {"size": None}),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_unknown_and_malformed_frames_are_refused(name: str) -> None:
+    types, kind, message, wrong = FRAMES[name]
+    data = frames.encode(message)
+    assert frames.decode(types, kind, data) == message
+    values = json.loads(data)
+    malformed = ({**values, **wrong}, {**values, "more": 1}, {}, [], None)
+    texts = [json.dumps(each).encode() for each in malformed]
+    for each in (*texts, b"", data[:-1], b"\xff", b"[" * 20_000):
+        with pytest.raises(ValueError, match="an invalid message: "):
+            frames.decode(types, kind, each)
+
+
+@pytest.mark.parametrize("types", [frames.GREETINGS, frames.FROM_RANK, frames.TO_RANK])
+def test_frame_of_unknown_kind_is_refused(types: Mapping[bytes, type]) -> None:
+    with pytest.raises(ValueError, match="an invalid message: a frame of kind"):
+        frames.decode(types, b"?", b"{}")
 
 
 def test_table_has_every_decoder() -> None:
