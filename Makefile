@@ -283,7 +283,7 @@ $(VENV)/demo.stamp: $(package) | $(VENV)/bin/python
 	@echo 'installing libddl with PyTorch into $(VENV) (some minutes the first time)'
 	@rm -rf build/wheel
 	$(pip) wheel -q --no-deps -w build/wheel . & wheel=$$!; \
-	$(pip) install '$(TORCH)' scikit-learn tqdm 'matplotlib>=3.7' cffi numpy && wait $$wheel && \
+	$(pip) install '$(TORCH)' scikit-learn tqdm 'matplotlib>=3.7' cffi msgspec numpy && wait $$wheel && \
 	  $(pip) install --force-reinstall --no-deps build/wheel/libddl-*.whl
 	@touch $@
 

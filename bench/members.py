@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import ddl_core
-from ddl_elastic.base import environment, messages
-from ddl_elastic.base.messages import Channel, Message
+from ddl_elastic.base import environment, messages, protocol
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import TO_WORKER
 from ddl_elastic.coordinator import control
+from ddl_elastic.engines import protocol as agents
 from ddl_elastic.engines.dialing import dial
 from ddl_elastic.engines.host_agent import JoinRefused
 from ddl_elastic.engines.worker_record import WorkerRecord
@@ -48,7 +50,7 @@ class Member:
 
     agent: str
     slot: int
-    link: Channel
+    link: protocol.JobChannel
     memory: WorkerRecord | None = None
     due: float = 0.0  # the time of its next report
     steps: int = 0
@@ -62,11 +64,11 @@ class Members:
     hosts: int
     slots: int
     step: float
-    controls: dict[str, Channel] = field(default_factory=dict)
+    controls: dict[str, Channel[agents.ToAgent]] = field(default_factory=dict)
     members: dict[tuple[str, int], Member] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)  # received messages by kind
+    counts: dict[type, int] = field(default_factory=dict)  # received messages by type
     reports: int = 0  # sent reports
-    largest: int = 0  # characters of the addresses in the first message
+    largest: int = 0  # bytes of the addresses in the first message
 
     def dial_all(self) -> None:
         """Connect all agents at the same time."""
@@ -76,23 +78,22 @@ class Members:
 
     def _dial(self, number: int) -> None:
         agent = f"agent{number}"
-        about = {"agent": agent, "host": f"host{number}", "kind": "cpu1", "cores": 1}
-        self.controls[agent] = self._reach({**about, "slots": self.slots})
+        about = agents.AgentGreeting(agent, f"host{number}", "cpu1", 1, self.slots)
+        self.controls[agent] = Channel(self._reach(about), agents.TO_AGENT)
         for slot in range(self.slots):
             old = self.members.get((agent, slot))
             memory = old.memory if old else None
             number = memory.member if memory else -1
-            link = self._reach({"agent": agent, "slot": slot, "member": number})
+            link = Channel(self._reach(agents.SlotGreeting(agent, slot, number)), TO_WORKER)
             self.members[agent, slot] = Member(agent, slot, link, memory)
             if memory:
-                link.send("standing", **memory.snapshot())
+                link.send(memory.snapshot())
 
-    def _reach(self, hello: dict[str, Any]) -> Channel:
+    def _reach(self, greeting: agents.Greeting) -> socket.socket:
         until = time.monotonic() + LIMIT
         while True:
             try:
-                connection, _ = dial(("127.0.0.1", self.port), TOKEN, hello, LIMIT, LIMIT)
-                return Channel(connection)
+                return dial(("127.0.0.1", self.port), TOKEN, greeting, LIMIT, LIMIT)[0]
             except JoinRefused:
                 if time.monotonic() > until:
                     raise
@@ -108,7 +109,7 @@ class Members:
         """Read, answer and report, until `until()` returns True. Return the seconds."""
         began = time.monotonic()
         poll = select.poll()
-        channels: dict[int, tuple[Channel, Member | None]] = {}
+        channels: dict[int, tuple[Channel[Any], Member | None]] = {}
         for agent in self.controls.values():
             channels[agent.fileno()] = (agent, None)
         for each in self.members.values():
@@ -130,31 +131,28 @@ class Members:
             self._report()
         return time.monotonic() - began
 
-    def _take(self, channel: Channel, member: Member | None, message: Message) -> None:
-        kind, fields = message.kind, message.fields
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+    def _take(self, channel: Channel[Any], member: Member | None, message: Any) -> None:
+        self.counts[type(message)] = self.counts.get(type(message), 0) + 1
         if member is None:
-            if kind == "start":
+            if isinstance(message, agents.StartWorker):
                 agent = next(name for name, each in self.controls.items() if each is channel)
-                started = self.members[agent, fields["slot"]]
-                started.memory = WorkerRecord(fields["member"])
-                self._say(started, "ready", address=address(fields["member"]), pid=1)
+                started = self.members[agent, message.slot]
+                started.memory = WorkerRecord(message.member)
+                self._say(started, protocol.WorkerReady(address(), 1))
             return
         assert member.memory
         member.memory.ordered(message)
-        if kind == "connect":
-            total = 1 << 20
-            logical = len(fields["members"])
-            told = {"steps": total, "batch": total, "logical": logical, "watchdog": 600.0}
-            self._say(member, "begin", **told)
+        if isinstance(message, protocol.ConnectGroup):
+            total, logical = 1 << 20, len(message.members)
+            self._say(member, protocol.TrainingBegun(total, total, logical, 600.0))
             member.due = time.monotonic() + self.step * (member.memory.member % 97) / 97
-        if "addresses" in fields and not self.largest:
-            self.largest = sum(map(len, fields["addresses"]))  # only the first message counts
+            # Only the first message counts.
+            self.largest = self.largest or sum(map(len, message.addresses))
 
-    def _say(self, member: Member, kind: str, **fields: Any) -> None:
+    def _say(self, member: Member, message: protocol.Kept) -> None:
         assert member.memory
-        member.link.send(kind, **fields)
-        member.memory.told(Message(kind, fields), True)
+        member.link.send(message)
+        member.memory.told(message, True)
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -163,14 +161,14 @@ class Members:
                 member.due += self.step * max(1, round((now - member.due) / self.step))
                 member.steps += 1
                 self.reports += 1
-                told = {"step": member.steps, "loss": 1.0, "shares": member.steps}
-                self._say(member, "progress", **told, busy=0.5 * self.step * member.steps)
+                steps, busy = member.steps, 0.5 * self.step * member.steps
+                self._say(member, protocol.StepCommitted(steps, 1.0, steps, busy, 0))
 
 
-def address(member: int) -> str:
+def address() -> bytes:
     """Return an address that is as long as a real one, and differs from others as much."""
     random = secrets.token_bytes(24)
-    return (bytes(random) + ADDRESS[len(random) :]).hex()
+    return bytes(random) + ADDRESS[len(random) :]
 
 
 ADDRESS = b""
@@ -240,12 +238,15 @@ def measure(folder: Path, options: argparse.Namespace, number: int) -> None:
         members.dial_all()
         print(f"{number} members on {options.hosts} hosts; a report each {options.step:g} s")
         show("connected", time.monotonic() - began)
-        took = members.serve(lambda: members.counts.get("connect", 0) >= number)
+        took = members.serve(lambda: members.counts.get(protocol.ConnectGroup, 0) >= number)
         show("addresses received", took, f", {members.largest / 1e3:.0f} kB of addresses")
         members.serve(timer(2.0))
         show_cost(members, job.pid, options.seconds)
         control.scale(NAME, number - 1)
-        show("plan received", members.serve(lambda: members.counts.get("plan", 0) >= number))
+        show(
+            "plan received",
+            members.serve(lambda: members.counts.get(protocol.GroupPlan, 0) >= number),
+        )
         began = time.monotonic()
         job.send_signal(signal.SIGKILL)
         job.wait()

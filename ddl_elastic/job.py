@@ -13,7 +13,7 @@ from typing import Any
 
 from ddl_elastic.base import environment, timeline
 from ddl_elastic.base.audits import find_options
-from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import JobChannel
 from ddl_elastic.coordinator import training
 from ddl_elastic.coordinator.coordinator import Coordinator
 from ddl_elastic.coordinator.progress import Progress
@@ -160,7 +160,7 @@ class Job:
         secret = secrets.token_hex()
         traces = timeline.make_folder(self._trace)
 
-        def work(spec: AgentSpec, channel: Channel) -> None:
+        def work(spec: AgentSpec, channel: JobChannel) -> None:
             # Use a new thread: after a fork the main thread's OpenMP pool has lost its threads, and
             # the next parallel region would wait for them.
             leave_when_asked()

@@ -16,6 +16,8 @@ import hmac
 import json
 import socket
 import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 HELLO, OUT, ERR, ENDED, TAKEN, REPORT = b"H", b"O", b"E", b"X", b"T", b"R"  # sent by a rank
@@ -31,24 +33,95 @@ _PROBES = 3  # unanswered probes after which a connection is lost
 _TCP_INFO = struct.Struct("@2x2B20xI24x2I")
 
 
+@dataclass(frozen=True)
+class RankHello:
+    """The first message of a rank. `nonce` is for the proof of the answer."""
+
+    rank: int
+    host: str
+    error: str  # why the rank cannot start, or ""
+    library: dict[str, str]  # see library.py
+    ports: list[int]  # free ports of rank 0's host
+    cores: str
+    allowed: int  # the number of cores that the rank could use
+    threads: str
+    nonce: str = ""
+
+
+@dataclass(frozen=True)
+class StartProgram:
+    """The answer of ddlrun, when all ranks have connected."""
+
+    environment: dict[str, str]
+    input: bool  # the program gets input
+
+
+@dataclass(frozen=True)
+class ProgramEnded:
+    """The end of a rank's program."""
+
+    pid: int
+    code: int
+    by_signal: bool
+
+
+@dataclass(frozen=True)
+class InputTaken:
+    """The number of bytes of input that the program has taken."""
+
+    size: int
+
+
+# The contents of frames by kind, from a rank and from ddlrun. Proofs are opened first.
+GREETINGS: Mapping[bytes, type] = {HELLO: RankHello, GO: StartProgram}
+FROM_RANK: Mapping[bytes, type] = {
+    **dict.fromkeys((OUT, ERR, REPORT, WITNESSED), bytes),
+    ENDED: ProgramEnded,
+    TAKEN: InputTaken,
+}
+TO_RANK: Mapping[bytes, type] = dict.fromkeys((NONCE, GO, SIGNAL, INPUT, FINISH, WITNESSED), bytes)
+
+
+def encode(message: object) -> bytes:
+    """Return the bytes that `decode` reads."""
+    return json.dumps(asdict(message)).encode()  # type: ignore[call-overload]
+
+
+def decode(types: Mapping[bytes, type], kind: bytes, data: bytes) -> Any:
+    """Return the content of a frame. Raises ValueError if its kind is unknown, or if the content is
+    not of the kind's type."""
+    wanted = types.get(kind)
+    if wanted is bytes:
+        return data
+    if wanted is None:
+        raise ValueError(f"an invalid message: a frame of kind {kind!r}")
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"an invalid message: {error}") from None
+    names = {each.name: str(each.type).partition("[")[0] for each in fields(wanted)}
+    if not isinstance(values, dict) or {k: type(v).__name__ for k, v in values.items()} != names:
+        raise ValueError(f"an invalid message: {wanted.__name__} {values!r:.200}")
+    return wanted(**values)
+
+
 def frame(kind: bytes, data: bytes = b"") -> bytes:
     """Encode a frame."""
     return HEAD.pack(kind, len(data)) + data
 
 
-def proven(kind: bytes, value: Any, nonce: bytes, secret: str) -> bytes:
-    """Encode `value` as JSON in a frame, with a proof for the side that sent `nonce`."""
-    text = json.dumps(value).encode()
+def proven(kind: bytes, text: bytes, nonce: bytes, secret: str) -> bytes:
+    """Encode a frame with a proof for the side that sent `nonce`."""
     return frame(kind, _proof(kind, text, nonce, secret) + text)
 
 
-def open_proven(kind: bytes, data: bytes, nonce: bytes, secret: str) -> Any:
-    """Decode the value of a frame with a proof. Raises ValueError if the sender is not of this
+def open_proven(kind: bytes, data: bytes, nonce: bytes, secret: str) -> bytes:
+    """Return the text of a frame with a proof. Raises ValueError if the sender is not of this
     job."""
     proof, text = data[:32], data[32:]
     if not hmac.compare_digest(proof, _proof(kind, text, nonce, secret)):
         raise ValueError("it does not know the job's secret")
-    return json.loads(text)
+    return text
 
 
 def _proof(kind: bytes, text: bytes, nonce: bytes, secret: str) -> bytes:

@@ -164,7 +164,7 @@ class _Connection:
         self.channel = channel
         self.frames = frames.Frames()
         self.nonce = secrets.token_bytes(32)
-        self.hello: dict[str, Any] | None = None
+        self.hello: frames.RankHello | None = None
         self.queued = b""
         self.pid = 0
 
@@ -280,23 +280,34 @@ class RemoteJob(Supervisor):
             return
         for kind, payload in received:
             if connection.hello is None:
-                self._authenticate(connection, kind, payload)
-            else:
-                self._take(connection, connection.hello["rank"], kind, payload)
+                self._authenticate(connection, payload)
+                continue
+            try:
+                message = frames.decode(frames.FROM_RANK, kind, payload)
+            except ValueError as error:
+                self._lose(connection, f"it sent {error}")
+                return
+            self._take(connection, connection.hello.rank, kind, message)
         if not data:
             self._lose(connection, "its connection was closed")
 
-    def _authenticate(self, connection: _Connection, kind: bytes, payload: bytes) -> None:
+    def _authenticate(self, connection: _Connection, payload: bytes) -> None:
         """Accept only a rank that knows the secret."""
         try:
-            hello = frames.open_proven(frames.HELLO, payload, connection.nonce, self._secret)
+            text = frames.open_proven(frames.HELLO, payload, connection.nonce, self._secret)
         except ValueError:
-            hello = None
-        if kind != frames.HELLO or hello is None or hello["rank"] in self._ranks:
+            self._drop(connection)
+            return
+        try:
+            hello: frames.RankHello = frames.decode(frames.GREETINGS, frames.HELLO, text)
+        except ValueError as error:
+            why = f"a rank sent {error}: install one version of libddl on all hosts"
+            raise LaunchError(FAILED, why) from None
+        if hello.rank in self._ranks:
             self._drop(connection)
             return
         connection.hello = hello
-        self._ranks[hello["rank"]] = connection
+        self._ranks[hello.rank] = connection
         if len(self._ranks) == self._size:
             self._go()
 
@@ -311,7 +322,7 @@ class RemoteJob(Supervisor):
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
         first = self._plan.layout.host_of[0]
-        ours, torchs = self._ranks[0].hello["ports"]  # type: ignore[index]
+        ours, torchs = self._hello(0).ports
         # Intel MPI loses variables such as FOO.BAR.
         dotted = [name for name in self._plan.exported if not name.isidentifier()]
         exported = {name: self._plan.environment[name] for name in dotted}
@@ -329,19 +340,18 @@ class RemoteJob(Supervisor):
             environment |= {"COLUMNS": str(columns - widest), "LINES": str(lines)}
         self._feed_input()
         for rank, connection in self._ranks.items():
-            assert connection.hello is not None
-            settings = {"environment": environment, "input": rank == 0 and self._input is not None}
-            nonce = bytes.fromhex(connection.hello["nonce"])
+            has_input = rank == 0 and self._input is not None
+            text = frames.encode(frames.StartProgram(environment, has_input))
+            nonce = bytes.fromhex(self._hello(rank).nonce)
             self._open_streams += 2
-            self._send(connection, frames.proven(frames.GO, settings, nonce, self._secret))
+            self._send(connection, frames.proven(frames.GO, text, nonce, self._secret))
 
     def _problem(self) -> str:
         """Return the reason why the ranks cannot start, or ""."""
         host_of = self._plan.layout.host_of
-        for rank, connection in sorted(self._ranks.items()):
-            assert connection.hello is not None
-            if connection.hello["error"]:
-                return f"rank {rank} on {host_of[rank]}: {connection.hello['error']}"
+        for rank in sorted(self._ranks):
+            if error := self._hello(rank).error:
+                return f"rank {rank} on {host_of[rank]}: {error}"
         first, others = host_of[0], self._plan.layout.hosts[1:]
         own = self._library_of(first)
         for host in others:
@@ -356,7 +366,7 @@ class RemoteJob(Supervisor):
             if note:
                 self._console.log(f"note: {note}")
                 break
-        ports = self._ranks[0].hello["ports"]  # type: ignore[index]
+        ports = self._hello(0).ports
         if len(ports) < 2:
             return f"{host_of[0]} has no free port for the rendezvous"
         allowed = sockets.allowed_ports(self._plan.environment)
@@ -365,24 +375,26 @@ class RemoteJob(Supervisor):
             return f"DDL_PORTS={text} leaves no port for the ranks; make the range larger"
         return ""
 
-    def _library_of(self, host: str) -> dict[str, str]:
-        hello = self._ranks[self._plan.layout.ranks(host)[0]].hello
+    def _hello(self, rank: int) -> frames.RankHello:
+        hello = self._ranks[rank].hello
         assert hello is not None
-        library: dict[str, str] = hello["library"]
-        return library
+        return hello
+
+    def _library_of(self, host: str) -> dict[str, str]:
+        return self._hello(self._plan.layout.ranks(host)[0]).library
 
     def _show_map(self) -> None:
         for host in self._plan.layout.hosts:
             ranks = self._plan.layout.ranks(host)
-            hellos = [self._ranks[rank].hello or {} for rank in ranks]
-            name = hellos[0]["host"]
+            hellos = [self._hello(rank) for rank in ranks]
+            name = hellos[0].host
             where = host if name == host else f"{host} ({name})"
-            self._console.log(f"{where}, {hellos[0]['allowed']} cores:")
+            self._console.log(f"{where}, {hellos[0].allowed} cores:")
             for rank, hello in zip(ranks, hellos, strict=True):
-                text = f"  rank {rank} on cores {hello['cores']}, {hello['threads']} threads"
+                text = f"  rank {rank} on cores {hello.cores}, {hello.threads} threads"
                 self._console.log(text)
 
-    def _take(self, connection: _Connection, rank: int, kind: bytes, payload: bytes) -> None:
+    def _take(self, connection: _Connection, rank: int, kind: bytes, payload: Any) -> None:
         if kind in (frames.OUT, frames.ERR):
             output = self._outputs[rank]
             stream = output.out if kind == frames.OUT else output.err
@@ -395,7 +407,7 @@ class RemoteJob(Supervisor):
             else:
                 self._show(stream, payload)
         elif kind == frames.TAKEN and rank == 0:
-            self._more_input(int(payload))
+            self._more_input(payload.size)
         elif kind == frames.REPORT:
             report = reports.parse(payload)
             if report is not None:
@@ -403,10 +415,10 @@ class RemoteJob(Supervisor):
         elif kind == frames.WITNESSED:
             self._spread(connection, payload)
         elif kind == frames.ENDED and rank in self._running:
-            pid, code, by_signal = map(int, payload.split())
             self._running.discard(rank)
             host = self._plan.layout.host_of[rank]
-            self._ends.append(Failure(rank, pid, code, bool(by_signal), host))
+            end = Failure(rank, payload.pid, payload.code, payload.by_signal, host)
+            self._ends.append(end)
 
     def _spread(self, origin: _Connection, report: bytes) -> None:
         """Forward a rank's witness report to all others, until the job is ended. Skips ranks that
@@ -438,9 +450,9 @@ class RemoteJob(Supervisor):
 
     def _lose(self, connection: _Connection, why: str) -> None:
         self._drop(connection)
-        if connection.hello is None or connection.hello["rank"] not in self._running:
+        if connection.hello is None or connection.hello.rank not in self._running:
             return
-        rank = connection.hello["rank"]
+        rank = connection.hello.rank
         self._running.discard(rank)
         host = self._plan.layout.host_of[rank]
         self._ends.append(

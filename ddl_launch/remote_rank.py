@@ -25,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any, NoReturn
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -84,16 +85,16 @@ def main() -> int:
     if "DDL_CONTROL" not in os.environ:
         os.sched_setaffinity(0, cores)
         os.execvp(command[0], command)
-    hello: dict[str, Any] = {
-        "rank": identity.rank,
-        "host": socket.gethostname(),
-        "error": _why_not(command) or cores_wanted or _no_way(identity) or _no_interface(),
-        "library": library.identify_library(),
-        "ports": _free_ports() if identity.rank == 0 else [],
-        "cores": placement.format_cores(cores),
-        "allowed": sum(map(len, nodes)),
-        "threads": os.environ[placement.THREADS[0]],
-    }
+    hello = frames.RankHello(
+        identity.rank,
+        socket.gethostname(),
+        _why_not(command) or cores_wanted or _no_way(identity) or _no_interface(),
+        library.identify_library(),
+        _free_ports() if identity.rank == 0 else [],
+        placement.format_cores(cores),
+        sum(map(len, nodes)),
+        os.environ[placement.THREADS[0]],
+    )
     connection = _connect(os.environ.pop("DDL_CONTROL"))
     rank = _Rank(connection, os.environ.get("DDL_SECRET", ""), command, cores)
     return rank.run(hello)
@@ -205,7 +206,7 @@ class _Rank:
             self._selector, lambda ended: self._send(frames.frame(frames.WITNESSED, ended))
         )
 
-    def run(self, hello: dict[str, Any]) -> int:
+    def run(self, hello: Any) -> int:
         signal.signal(signal.SIGTERM, self._end_program)  # the launcher ends the job
         # Not SIG_IGN, since the program would inherit it.
         signal.signal(signal.SIGINT, lambda *_: None)
@@ -213,7 +214,7 @@ class _Rank:
         woken.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
-        self._hello = hello
+        self._hello = replace(hello, nonce=self._nonce.hex())
         self._selector.register(self._connection, selectors.EVENT_READ, self._receive)
         self._selector.register(wake, selectors.EVENT_READ, lambda: wake.recv(_CHUNK) and None)
         while True:
@@ -226,12 +227,15 @@ class _Rank:
         try:
             data = self._connection.recv(_CHUNK)
             received = self._frames.feed(data) if data else [(frames.FINISH, b"lost")]
+            received = [
+                (kind, frames.decode(frames.TO_RANK, kind, rest)) for kind, rest in received
+            ]
         except (OSError, ValueError):
             self._give_up()
         for kind, payload in received:
             if kind == frames.NONCE:
-                self._hello["nonce"] = self._nonce.hex()
-                self._send(frames.proven(frames.HELLO, self._hello, payload, self._secret))
+                text = frames.encode(self._hello)
+                self._send(frames.proven(frames.HELLO, text, payload, self._secret))
             elif kind == frames.GO:
                 self._go(payload)
             elif kind == frames.SIGNAL:
@@ -247,12 +251,13 @@ class _Rank:
 
     def _go(self, payload: bytes) -> None:
         try:
-            settings = frames.open_proven(frames.GO, payload, self._nonce, self._secret)
+            text = frames.open_proven(frames.GO, payload, self._nonce, self._secret)
+            settings = frames.decode(frames.GREETINGS, frames.GO, text)
         except ValueError as error:
             sys.exit(f"ddlrun: the process at DDL_CONTROL is not ddlrun: {error}")
         for name in _HIDDEN:
             os.environ.pop(name, None)
-        os.environ.update(settings["environment"])
+        os.environ.update(settings.environment)
         for name, own in (
             (reports.VARIABLE, self._reports.name),
             (witness.VARIABLE, self._witness.name),
@@ -266,7 +271,7 @@ class _Rank:
         here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exec_rank.py")
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", here, str(os.getpid()), "", *self._command],
-            stdin=subprocess.PIPE if settings["input"] else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if settings.input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -308,8 +313,9 @@ class _Rank:
             with contextlib.suppress(BlockingIOError):  # other processes hold the pipe open
                 while data := os.read(pipe.fileno(), _CHUNK):
                     self._send(frames.frame(kind, data))
-        text = f"{process.pid} {ended.si_status} {int(ended.si_code != os.CLD_EXITED)}"
-        self._send(frames.frame(frames.ENDED, text.encode()))
+        by_signal = ended.si_code != os.CLD_EXITED
+        message = frames.ProgramEnded(process.pid, ended.si_status, by_signal)
+        self._send(frames.frame(frames.ENDED, frames.encode(message)))
 
     def _take_input(self, data: bytes) -> None:
         stdin = self._process.stdin if self._process else None
@@ -339,7 +345,7 @@ class _Rank:
             if over:
                 stdin.close()
         if taken:
-            self._send(frames.frame(frames.TAKEN, str(taken).encode()))
+            self._send(frames.frame(frames.TAKEN, frames.encode(frames.InputTaken(taken))))
 
     def _send(self, data: bytes) -> None:
         """Send data. Waits as long as ddlrun does not read but its host still answers."""

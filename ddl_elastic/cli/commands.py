@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddl_elastic.base import environment, timeline
 from ddl_elastic.base.audits import ACTIONS, check_options
-from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import JobChannel
 from ddl_elastic.cli.agent import (
     StartedAgents,
     add_agent,
@@ -251,7 +251,7 @@ def _stay(
     except ImportError as error:
         raise CommandError(f"--preload {arguments.preload}: {error}") from None
 
-    def work(spec: AgentSpec, channel: Channel) -> None:
+    def work(spec: AgentSpec, channel: JobChannel) -> None:
         if environment.recording():
             watch_clock()
         environment.give_variables(variables)

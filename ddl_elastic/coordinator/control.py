@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import SCALE_REPLY, SCALE_REQUEST, ScaleReply, ScaleRequest
 
 LIMIT = 10.0  # seconds for a request
 
@@ -53,21 +54,18 @@ class Control:
                 connection, _ = self._listener.accept()
                 connection.settimeout(LIMIT)
                 with connection, suppress(EOFError, OSError, ValueError):
-                    self._answer(Channel(connection))
+                    self._answer(Channel(connection, SCALE_REQUEST))
 
-    def _answer(self, channel: Channel) -> None:
-        message = channel.receive()
-        if message.kind != "scale":
-            raise ValueError(f"a message {message.kind!r}")
-        error = ""
-        if not hmac.compare_digest(message.fields["secret"].encode(), self._secret.encode()):
+    def _answer(self, channel: Channel[ScaleRequest]) -> None:
+        request, error = channel.receive(), ""
+        if not hmac.compare_digest(request.secret.encode(), self._secret.encode()):
             error = "the secret differs from the job's"
         else:
             try:
-                self._resize(message.fields["workers"])
+                self._resize(request.workers)
             except ValueError as wrong:
                 error = str(wrong)
-        channel.send("scaled", error=error)
+        channel.send(ScaleReply(error))
 
     def close(self) -> None:
         # shutdown wakes a thread that waits in accept, close does not.
@@ -91,9 +89,9 @@ def scale(name: str, workers: int) -> None:
         connection.settimeout(LIMIT)
         try:
             connection.connect(str(path))
-            channel = Channel(connection)
-            channel.send("scale", secret=secret_path.read_text(), workers=workers)
-            error = channel.receive().fields["error"]
+            channel = Channel(connection, SCALE_REPLY)
+            channel.send(ScaleRequest(secret_path.read_text(), workers))
+            error = channel.receive().error
         except (OSError, EOFError):
             there = ", ".join(names()) or "none"
             raise ControlError(f"there is no job {name} on this machine; jobs: {there}") from None

@@ -14,14 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic.base import environment, timeline
+from msgspec.structs import asdict
+
+from ddl_elastic.base import environment, protocol, timeline
 from ddl_elastic.base.audits import EXIT_CODE
-from ddl_elastic.base.messages import Channel, Message, pack
+from ddl_elastic.base.messages import Message, pack
 from ddl_elastic.base.states import WorkerState
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.coordinator.quorum import QuorumArbiter
 from ddl_elastic.coordinator.rate import Rate
-from ddl_elastic.coordinator.recovery import OTHERS, CoordinatorRecovery, replay, unknown
+from ddl_elastic.coordinator.recovery import OTHERS, CoordinatorRecovery, unknown
 from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
 from ddl_elastic.frameworks.protocol import Digest
@@ -73,7 +75,7 @@ class Coordinator:
     ) -> None:
         self._engine, self._threads, self._listener = engine, threads, listener
         self._state, self._began, self._ended = "running", time.monotonic(), 0.0
-        self._size = {"steps": 0, "batch": 0, "logical": 0}  # zeros until a worker reports them
+        self._training = protocol.TrainingBegun(0, 0, 0, 0.0)  # zeros until a worker reports it
         self._steps, self._loss, self._hash = 0, float("nan"), ""
         self._rate = Rate()
         self._events: list[dict[str, Any]] = []
@@ -149,11 +151,11 @@ class Coordinator:
     def report(self) -> dict[str, Any]:
         """Return the state of the job, with the fields that Job.report describes."""
         recovered = [event for event in self._events if event["kind"] == "recovered"]
-        rate, batch, logical = self._rate.per_second, self._size["batch"], self._size["logical"]
+        rate, batch, logical = self._rate.per_second, self._training.batch, self._training.logical
         report = {
             "state": self._state,
             "steps": self._steps,
-            "steps_total": self._size["steps"],
+            "steps_total": self._training.steps,
             "loss": self._loss,
             "samples_per_second": rate * batch,
             "seconds_per_step": 1 / rate if rate else 0.0,
@@ -247,7 +249,7 @@ class Coordinator:
             self._shown = (self._shown + 1) % len(self.workers)
             self._show_output(self.workers[self._shown])
 
-    def _read(self, channel: Channel, worker: Worker) -> None:
+    def _read(self, channel: protocol.WorkerChannel, worker: Worker) -> None:
         try:
             messages = channel.poll()
             for message in messages:
@@ -257,46 +259,46 @@ class Coordinator:
         except ValueError as error:
             self.stop(worker, f"it sent {error}")
 
-    def _take(self, worker: Worker, message: Message) -> None:
-        fields = message.fields
-        if message.kind == "ready":
-            worker.state = WorkerState.READY
-            worker.address, worker.pid = fields["address"], fields["pid"]
-        elif message.kind == "begin":
-            self._size, worker.digest = fields, ""
-            self.registry.begun(fields["logical"], fields["watchdog"])
-            worker.state = WorkerState.RUNNING if worker.joined else worker.state
-        elif message.kind == "progress":
-            self.registry.caught_up(worker)
-            worker.shares, worker.busy = fields["shares"], fields["busy"]
-            worker.audited = fields["audited"]
-            worker.rate.record(time.monotonic(), worker.shares)
-            worker.pace.record(worker.shares, worker.busy)
-            self._progress(fields["step"] + 1, fields["loss"])
-        elif message.kind == "recovered":
-            self._recover(fields)
-        elif message.kind == "audit":
-            self._record_finding(fields)
-        elif message.kind == "rollback":
-            self._roll_back(fields)
-        elif message.kind == "ask":
-            self._quorum.add(worker, fields, time.monotonic())
-        elif message.kind == "line":
-            self._listener.output(fields["text"])
-        elif message.kind == "done":
-            worker.state, worker.digest = WorkerState.DONE, fields["digest"]
-            worker.parts = fields["parts"]
-            self._progress(fields["steps"], fields["loss"])
-        elif message.kind == "failed":
-            worker.trace = fields["trace"]
-            worker.cause = WRONG if worker.cause == WRONG else fields["error"]
-        elif message.kind == "standing" and worker.state == WorkerState.RETURNING:
-            self._take_back(worker, fields)
-        elif not self.registry.handle_message(worker, message.kind, fields):
-            raise ValueError(f"a message {message.kind!r}")
-        elif message.kind == "switched" and fields["died"]:
-            told = {name: fields[name] for name in ("step", "died", "seconds")}
-            self._recover({**told, "adopted": 0})
+    def _take(self, worker: Worker, message: protocol.FromWorker) -> None:
+        match message:
+            case protocol.WorkerReady():
+                worker.state = WorkerState.READY
+                worker.address, worker.pid = message.address, message.pid
+            case protocol.TrainingBegun():
+                self._training, worker.digest = message, ""
+                self.registry.begun(message.logical, message.watchdog)
+                worker.state = WorkerState.RUNNING if worker.joined else worker.state
+            case protocol.StepCommitted():
+                self.registry.caught_up(worker)
+                worker.shares, worker.busy = message.shares, message.busy
+                worker.audited = message.audited
+                worker.rate.record(time.monotonic(), worker.shares)
+                worker.pace.record(worker.shares, worker.busy)
+                self._progress(message.step + 1, message.loss)
+            case protocol.RanksRecovered():
+                self._recover(message)
+            case protocol.AuditFinding():
+                self._record_finding(message)
+            case protocol.RolledBack():
+                self._roll_back(message)
+            case protocol.QuorumRequest():
+                self._quorum.add(worker, message, time.monotonic())
+            case protocol.OutputLine():
+                self._listener.output(message.text)
+            case protocol.TrainingDone():
+                worker.state, worker.digest = WorkerState.DONE, message.digest
+                worker.parts = message.parts
+                self._progress(message.steps, message.loss)
+            case protocol.ProgramFailed():
+                worker.trace = message.trace
+                worker.cause = WRONG if worker.cause == WRONG else message.error
+            case protocol.WorkerSnapshot() if worker.state == WorkerState.RETURNING:
+                self._take_back(worker, message)
+            case _:
+                self.registry.handle_message(worker, message)
+                if isinstance(message, protocol.GroupSwitched) and message.died:
+                    died, seconds = message.died, message.seconds
+                    self._recover(protocol.RanksRecovered(message.step, died, 0, seconds))
 
     def _progress(self, steps: int, loss: float) -> None:
         if steps > self._steps:
@@ -304,51 +306,50 @@ class Coordinator:
             self._rate.record(time.monotonic(), steps)
             self._listener.step(self.report())
 
-    def _recover(self, fields: dict[str, Any]) -> None:
+    def _recover(self, message: protocol.RanksRecovered) -> None:
         """Record a recovery that survivors report, and kill the processes that they declared dead,
         which may hang or be stopped. All survivors report it; only the first report counts."""
-        if not all(member in range(len(self.workers)) for member in fields["died"]):
-            raise ValueError(f"deaths of {fields['died']}")
-        died = [member for member in fields["died"] if member not in self._dead]
+        if not all(member in range(len(self.workers)) for member in message.died):
+            raise ValueError(f"deaths of {message.died}")
+        died = [member for member in message.died if member not in self._dead]
         self._dead.update(died)
         for worker in (self.workers[member] for member in died):
             if worker.state != WorkerState.ENDED:
                 self._engine.stop(worker.handle, 0)
         died = [member for member in died if self.workers[member].joined]
         if died:
-            told = {**fields, "died": died, "time": time.time()}
-            self._recoveries.append((time.monotonic(), told))
+            fields = {**asdict(message), "died": died, "time": time.time()}
+            self._recoveries.append((time.monotonic(), fields))
 
-    def _record_finding(self, fields: dict[str, Any]) -> None:
+    def _record_finding(self, finding: protocol.AuditFinding) -> None:
         """Record an audit's result and stop using the hosts of workers with wrong results. All
         ranks report it; only the first report counts."""
-        members = fields["members"]
-        if not all(member in range(len(self.workers)) for member in members):
-            raise ValueError(f"audited members {members}")
-        key = fields["step"], fields["share"], *members
+        if not all(member in range(len(self.workers)) for member in finding.members):
+            raise ValueError(f"audited members {finding.members}")
+        key = finding.step, finding.share, *finding.members
         if key in self._findings:
             return
         self._findings.add(key)
-        workers = [self.workers[member] for member in members]
+        workers = [self.workers[member] for member in finding.members]
         hosts = sorted({worker.handle.slot.host for worker in workers})
-        if fields["stops"]:
-            self._stopped = fields["text"]
+        if finding.stops:
+            self._stopped = finding.text
         else:
             self._barred.update(hosts)
             self._write_barred(self._barred)
             for worker in workers:
                 worker.cause = worker.cause or WRONG
-        self._tell("audit", None, **fields, hosts=hosts)
+        self._tell("audit", None, **asdict(finding), hosts=hosts)
 
-    def _roll_back(self, fields: dict[str, Any]) -> None:
+    def _roll_back(self, message: protocol.RolledBack) -> None:
         """Log that the ranks continue from a checkpoint. Only the first rank's report counts."""
-        if fields["text"] not in self._rollbacks:
-            self._rollbacks.add(fields["text"])
-            self._steps = fields["step"]
-            self._tell("rollback", None, **fields)
+        if message.text not in self._rollbacks:
+            self._rollbacks.add(message.text)
+            self._steps = message.step
+            self._tell("rollback", None, **asdict(message))
 
     def _answer(self, worker: Worker, why: str) -> None:
-        self.send(worker, "answer", why=why)
+        self.send(worker, protocol.QuorumReply(why))
 
     def _tell_granted(self, side: Collection[int], missing: Collection[int]) -> None:
         on, without = (", ".join(f"rank {each}" for each in them) for them in (side, missing))
@@ -367,13 +368,9 @@ class Coordinator:
             self.registry.connected()
             for worker in waiting:
                 worker.state, worker.joined, worker.digest = WorkerState.RUNNING, True, ""
-            self.send_all(
-                waiting,
-                "connect",
-                members=[each.member for each in waiting],
-                addresses=[each.address for each in waiting],
-                attempt=epoch,
-            )
+            members = [each.member for each in waiting]
+            addresses = [each.address for each in waiting]
+            self.send_all(waiting, protocol.ConnectGroup(members, addresses, epoch))
 
     def last_workers(self) -> list[Worker]:
         """Return the workers that were in the last group when they exited. If no worker ever
@@ -399,15 +396,15 @@ class Coordinator:
         while len(self.workers) <= highest:
             self.workers.append(unknown(len(self.workers)))
 
-    def _take_back(self, worker: Worker, standing: dict[str, Any]) -> None:
-        """Restore a worker from the snapshot of its agent. Raises ValueError."""
+    def _take_back(self, worker: Worker, snapshot: protocol.WorkerSnapshot) -> None:
+        """Restore a worker from the snapshot of its agent."""
         assert self._recovery
-        self._know(self._recovery.take(worker.member, standing))
-        self._epoch = max(self._epoch, standing["epoch"], standing["plan"], standing["group"])
-        for message in replay(standing):
+        self._know(self._recovery.take(worker.member, snapshot))
+        self._epoch = max(self._epoch, snapshot.epoch, snapshot.plan, snapshot.group)
+        for message in snapshot.kept:
             self._take(worker, message)
-        worker.state = WorkerState(standing["state"])
-        self.registry.take_back(worker, standing["trainings"])
+        worker.state = snapshot.state
+        self.registry.take_back(worker, snapshot.trainings)
 
     def _rebuild(self, recovery: CoordinatorRecovery) -> None:
         """Resume coordinating the job with the workers that were found."""
@@ -430,14 +427,14 @@ class Coordinator:
         worker.hung = worker.hung or hung
         self._engine.stop(worker.handle, 0)
 
-    def send(self, worker: Worker, kind: str, **fields: Any) -> None:
-        self.send_all([worker], kind, **fields)
+    def send(self, worker: Worker, message: Message) -> None:
+        self.send_all([worker], message)
 
-    def send_all(self, workers: Collection[Worker], kind: str, **fields: Any) -> None:
-        message = pack(kind, fields)
+    def send_all(self, workers: Collection[Worker], message: Message) -> None:
+        packed = pack(message)
         for worker in workers:
             with suppress(OSError):  # the engine will report the worker's exit
-                worker.handle.channel.send_packed(message)
+                worker.handle.channel.send_packed(packed)
 
     def _end(self, worker: Worker, event: Event) -> None:
         channel = worker.handle.channel
@@ -479,7 +476,7 @@ class Coordinator:
                 self._events.append({"kind": "recovered", **fields})
                 died = ", ".join(f"{e.process} died ({e.cause or 'unknown'})" for e in dead)
                 self._listener.event(
-                    f"{died}; {fields['adopted']} of {self._size['logical']} shares recomputed;"
+                    f"{died}; {fields['adopted']} of {self._training.logical} shares recomputed;"
                     f" step {fields['step']} committed {fields['seconds']:.2f} s later"
                 )
             else:

@@ -11,20 +11,12 @@ answer, this proves nothing, because its workers may be the side that continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
+from ddl_elastic.base.protocol import QuorumRequest
 from ddl_elastic.coordinator.worker_registry import Worker
 
 MORE = 2.0  # extra seconds in which the coordinator detects that a host does not answer
-
-
-@dataclass(frozen=True)
-class _QuorumRequest:
-    asked: float
-    members: Sequence[int]  # the members of the divided group, by rank
-    missing: Collection[int]
 
 
 class QuorumArbiter:
@@ -46,27 +38,28 @@ class QuorumArbiter:
     ) -> None:
         self._workers, self._silence, self._dead = workers, silence, dead
         self._answer, self._grant = answer, grant
-        self._open: dict[int, _QuorumRequest] = {}  # requests without a decision, by member
+        # Requests without a decision, and their times, by member.
+        self._open: dict[int, tuple[QuorumRequest, float]] = {}
         self.given_up: set[int] = set()  # members without which a side was allowed to continue
 
-    def add(self, worker: Worker, fields: Mapping[str, Any], now: float) -> None:
+    def add(self, worker: Worker, request: QuorumRequest, now: float) -> None:
         """Store a worker's request to continue without a majority. Raises ValueError for unknown
         members."""
-        members, missing = fields["members"], fields["missing"]
+        members, missing = request.members, request.missing
         known = range(len(self._workers))
         if not ({worker.member, *missing} <= {*members} and all(each in known for each in members)):
             raise ValueError(f"members {members}, missing {missing}")
-        self._open[worker.member] = _QuorumRequest(now, members, missing)
+        self._open[worker.member] = request, now
 
     def update(self, now: float) -> None:
         """Answer the requests that can be decided by now."""
-        for member, request in list(self._open.items()):
-            why = self._decide(member, request, now)
+        for member, (request, asked) in list(self._open.items()):
+            why = self._decide(member, request, asked, now)
             if why is not None:
                 del self._open[member]
                 self._answer(self._workers[member], why)
 
-    def _decide(self, member: int, request: _QuorumRequest, now: float) -> str | None:
+    def _decide(self, member: int, request: QuorumRequest, asked: float, now: float) -> str | None:
         """Return why a member may not continue, "" if it may, or None if that is undecided."""
         if member in self.given_up or member in self._dead:
             return "other workers continue without it"
@@ -81,7 +74,7 @@ class QuorumArbiter:
                 self._grant([each for each in possible if each not in alive], request.missing)
             return ""
         waits = any(self._workers[each].evidence == "closed" for each in alive)
-        if waits or now < request.asked + self._silence + MORE:
+        if waits or now < asked + self._silence + MORE:
             return None
         names = ", ".join(self._workers[each].name for each in alive)
         return f"{names} may be alive, and continue"

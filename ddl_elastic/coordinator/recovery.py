@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
-from ddl_elastic.base.messages import Channel, Message, checked
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import FromWorker, WorkerSnapshot
 from ddl_elastic.base.states import WorkerState
 from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines import Handle, Slot
 
 OTHERS = 5.0  # seconds for the other workers after the first one is found
-_MOST = 1 << 16  # maximum number of workers that a job ever starts
-_TOLD = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "leave", "left")
 
 
 class CoordinatorRecovery:
@@ -50,21 +48,18 @@ class CoordinatorRecovery:
         """Start the time limit for the other workers, because a worker has been found."""
         self._others_until = min(self._others_until, time.monotonic() + OTHERS)
 
-    def take(self, member: int, standing: dict[str, Any]) -> int:
-        """Record a member's snapshot. Return the highest worker number in it. Raises ValueError."""
-        named: list[int] = [*standing["members"], *standing["planned"], member]
-        if not all(type(each) is int and 0 <= each < _MOST for each in named):
-            raise ValueError(f"members {named}")
-        # Only a worker that joins a running job gets `warm` without being in a group.
-        is_newcomer = bool(standing["trainings"]) and not standing["group"]
+    def take(self, member: int, snapshot: WorkerSnapshot) -> int:
+        """Record a member's snapshot. Return the highest worker number in it."""
+        # Only a worker that joins a running job gets WarmUp without being in a group.
+        is_newcomer = bool(snapshot.trainings) and not snapshot.group
         self._has_newcomers = self._has_newcomers or is_newcomer
-        if standing["group"] > self._group:
-            self._group, self.members = standing["group"], standing["members"]
-        if standing["plan"] > self.plan:
-            self.plan, self.planned = standing["plan"], standing["planned"]
+        if snapshot.group > self._group:
+            self._group, self.members = snapshot.group, snapshot.members
+        if snapshot.plan > self.plan:
+            self.plan, self.planned = snapshot.plan, snapshot.planned
         if self.plan <= self._group:  # the group has switched to it
             self.plan, self.planned = 0, ()
-        return max(named)
+        return max([*snapshot.members, *snapshot.planned, member])
 
     def is_complete(self, workers: Sequence[Worker]) -> bool:
         """Return True if the recovery need not wait for any more workers."""
@@ -79,14 +74,6 @@ class CoordinatorRecovery:
         return not returning and all(map(is_known, awaited))
 
 
-def replay(standing: dict[str, Any]) -> Iterator[Message]:
-    """Yield the worker's messages that a snapshot contains. Raises ValueError."""
-    for each in standing["told"]:
-        if not (isinstance(each, list) and len(each) == 2 and each[0] in _TOLD):
-            raise ValueError(f"a standing with {each!r}")
-        yield checked(*each)
-
-
 def unknown(member: int) -> Worker:
     """Return an entry for a worker whose agent has not reconnected. It may have exited earlier."""
     slot = Slot(-1, "an unknown host", "", 0, "lost")
@@ -98,13 +85,13 @@ def is_known(worker: Worker) -> bool:
     return worker.handle.slot.id >= 0
 
 
-class _ClosedChannel(Channel):
+class _ClosedChannel(Channel[FromWorker]):
     """The channel of a worker whose agent is unknown. Sending always fails."""
 
     def __init__(self) -> None:
         """Skip the constructor of Channel, because there is no connection."""
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send_packed(self, message: bytes) -> None:
         raise BrokenPipeError("this worker is not there")
 
 

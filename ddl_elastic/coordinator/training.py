@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from ddl_elastic.base.messages import Channel
+from ddl_elastic.base import protocol
 from ddl_elastic.base.states import WorkerState
 from ddl_elastic.coordinator.coordinator import Coordinator
 from ddl_elastic.frameworks.protocol import State, Tensor
@@ -25,7 +25,7 @@ def fetch(coordinator: Coordinator) -> State:
     state = _fetch_state(coordinator)
     coordinator.wait()
     for worker in coordinator.workers:
-        coordinator.send(worker, "exit")
+        coordinator.send(worker, protocol.ExitWorker())
     return state
 
 
@@ -48,7 +48,7 @@ def _fetch_state(coordinator: Coordinator) -> State:
     """Fetch the state from one worker. If it fails, try the next, which has the same state."""
     while True:
         worker = coordinator.require()[0]
-        coordinator.send(worker, "state")
+        coordinator.send(worker, protocol.SendState())
         try:
             return receive_state(worker.handle.channel)
         except EOFError:
@@ -61,25 +61,26 @@ def _fetch_state(coordinator: Coordinator) -> State:
             coordinator.wait()
 
 
-def receive_state(channel: Channel) -> State:
-    """Receive the state that worker.send_state sends. Raises ValueError and TimeoutError."""
+def receive_state(channel: protocol.WorkerChannel) -> State:
+    """Receive the state that trainer.send_state sends. Raises ValueError and TimeoutError."""
     state: State = {}
     message = channel.receive(SILENT)
-    while message.kind == "void":  # a plan that was cancelled by the end of the job
+    while isinstance(
+        message, protocol.PlanCancelled
+    ):  # a plan that was cancelled by the end of the job
         message = channel.receive(SILENT)
-    while message.kind == "tensor":
-        data, length = bytearray(), message.fields["bytes"]
-        while len(data) < length and (part := channel.receive(SILENT)).kind == "data":
+    while isinstance(message, protocol.TensorHeader):
+        data = bytearray()
+        while len(data) < message.size:
+            part = channel.receive(SILENT)
+            if not isinstance(part, protocol.TensorData):
+                break
             data += part.data
-        if len(data) != length:
-            raise ValueError(f"{len(data)} bytes of a tensor of {length}")
-        tensor = Tensor(
-            message.fields["dtype"],
-            tuple(message.fields["shape"]),
-            np.frombuffer(bytes(data), np.uint8),
-        )
-        state[message.fields["name"]] = tensor
+        if len(data) != message.size:
+            raise ValueError(f"{len(data)} bytes of a tensor of {message.size}")
+        array = np.frombuffer(bytes(data), np.uint8)
+        state[message.name] = Tensor(message.dtype, tuple(message.shape), array)
         message = channel.receive(SILENT)
-    if message.kind != "end":
-        raise ValueError(f"a message {message.kind!r} within a state")
+    if not isinstance(message, protocol.StateEnd):
+        raise ValueError(f"a message {type(message).__name__} within a state")
     return state

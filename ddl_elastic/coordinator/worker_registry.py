@@ -9,16 +9,17 @@ exits. The next `update` may then make another plan.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ddl_elastic.base import protocol
+from ddl_elastic.base.messages import Message
 from ddl_elastic.base.states import WorkerState
 from ddl_elastic.coordinator.rate import Rate
 from ddl_elastic.coordinator.watchdogs import JoinWatchdog, StartupWatchdog
 from ddl_elastic.engines import Handle
 from ddl_elastic.shares.balance import Balance, ShareTime, assigned
-from ddl_elastic.step.admission import Fingerprint, compare
+from ddl_elastic.step.admission import compare
 
 # The states of a worker that has not joined yet.
 WAITING = (
@@ -39,11 +40,11 @@ class Worker:
     output: Iterator[bytes]
     state: WorkerState = WorkerState.STARTING
     since: float = field(default_factory=time.monotonic)  # the time of its start
-    address: str = ""
+    address: bytes = b""
     pid: int = 0
     joined: bool = False  # it belongs to the group
     lacks_state: bool = False  # it joins a running job, and has not reported a step yet
-    bits: Fingerprint | None = None  # the results of its admission test, if it joins a running job
+    bits: protocol.Fingerprint | None = None  # of its admission test, if it joins a running job
     leaves: bool = False  # no later plan may include it
     digest: str = ""  # the digest of its final state
     parts: dict[str, str] = field(default_factory=dict)  # the digests of the state's parts
@@ -109,7 +110,7 @@ class WorkerRegistry:
         workers: Sequence[Worker],
         size: Size,
         *,
-        send: Callable[..., None],
+        send: Callable[[Collection[Worker], Message], None],
         start: Callable[[], bool],
         stop: Callable[[Worker, str], None],
         epoch: Callable[[], int],
@@ -122,7 +123,7 @@ class WorkerRegistry:
         self._switched_to = 0  # the newest plan to which a member reported a switch
         self._map: Sequence[range] = ()  # the active plan's shares by rank, if it changes them
         self._is_uneven = False  # the next plan should change the shares
-        self._first: Fingerprint | None = None  # the reference results of the first worker
+        self._first: protocol.Fingerprint | None = None  # the reference results of the first worker
         self.logical = 0  # the number of logical workers, 0 until it is known
         self.wanted = size.target  # the requested number of workers, not reduced by deaths
         self._lost: list[Worker] = []  # dead workers that are not replaced yet
@@ -202,55 +203,54 @@ class WorkerRegistry:
 
     # ---- messages from workers ----
 
-    def handle_message(self, worker: Worker, kind: str, fields: Mapping[str, Any]) -> bool:
-        """Handle a worker's message. Return False if its kind is not one for the registry.
+    def handle_message(self, worker: Worker, message: protocol.FromWorker) -> None:
+        """Handle a worker's message. Raises ValueError if it names workers that do not exist, or if
+        no worker sends such a message at this time."""
+        match message:
+            case protocol.ReferenceBits():
+                self._first = message.bits
+                took = time.monotonic() - worker.since
+                self._watchdog.usual = max(self._watchdog.usual, took)
+            case protocol.WarmedUp():
+                worker.state, worker.bits = WorkerState.WARMED, message.bits
+                worker.lacks_state = True
+            case protocol.PlanCancelled():
+                if message.plan == self._plan:
+                    self._end_plan()
+                self._end_lost(message.failed)
+            case protocol.GroupSwitched():
+                self._switched(message)
+            case protocol.LeaveRequested():
+                worker.leaves = True
+                self.target -= not self.size.replace
+            case protocol.WorkerLeft():
+                worker.state = WorkerState.LEFT
+            case _:
+                raise ValueError(f"a message {type(message).__name__} in state {worker.state}")
 
-        Raises ValueError if the message names workers that do not exist.
-        """
-        if kind == "admitted":
-            self._first = Fingerprint(**fields["bits"])
-            took = time.monotonic() - worker.since
-            self._watchdog.usual = max(self._watchdog.usual, took)
-        elif kind == "warmed":
-            worker.state, worker.bits = WorkerState.WARMED, Fingerprint(**fields["bits"])
-            worker.lacks_state = True
-        elif kind == "void":
-            if fields["plan"] == self._plan:
-                self._end_plan()
-            self._end_lost(fields["failed"])
-        elif kind == "switched":
-            self._switched(fields)
-        elif kind == "leave":
-            worker.leaves = True
-            self.target -= not self.size.replace
-        elif kind == "left":
-            worker.state = WorkerState.LEFT
-        else:
-            return False
-        return True
-
-    def _switched(self, fields: Mapping[str, Any]) -> None:
-        members, step = fields["members"], fields["step"]
+    def _switched(self, message: protocol.GroupSwitched) -> None:
+        members = message.members
         if not all(member in range(len(self.workers)) for member in members):
             raise ValueError(f"members {members}")
-        if fields["plan"] < self._switched_to:  # a late report of an older group
+        if message.plan < self._switched_to:  # a late report of an older group
             return
-        self._switched_to, self._is_uneven = fields["plan"], False
-        if fields["plan"] == self._plan:
+        self._switched_to, self._is_uneven = message.plan, False
+        if message.plan == self._plan:
             self._plan = 0
             if self._map and len(self._map) == len(members):
                 pairs = zip(members, self._map, strict=True)
                 counts = ", ".join(f"rank {member} {len(owned)}" for member, owned in pairs)
-                self._tell("balanced", None, f"shares by speed from step {step} on: {counts}")
+                text = f"shares by speed from step {message.step} on: {counts}"
+                self._tell("balanced", None, text)
         for worker in self.workers:
             if worker.member in members and not worker.joined:
                 worker.joined = True
                 if worker.state != WorkerState.ENDED:
                     worker.state = WorkerState.RUNNING
-                self._tell_change("joined", worker, fields)
+                self._tell_change("joined", worker, message)
             elif worker.member not in members and worker.joined and worker.leaves:
                 worker.joined = False
-                self._tell_change("left", worker, fields)
+                self._tell_change("left", worker, message)
 
     def _end_plan(self) -> None:
         """End the active plan without a switch. If it changed the shares, the next plan must."""
@@ -263,8 +263,8 @@ class WorkerRegistry:
             if worker.member in members and not worker.joined and worker.state in WAITING:
                 self._stop(worker, "hung: the other workers have lost it")
 
-    def _tell_change(self, kind: str, worker: Worker, fields: Mapping[str, Any]) -> None:
-        step, seconds = fields["step"], fields["seconds"]
+    def _tell_change(self, kind: str, worker: Worker, message: protocol.GroupSwitched) -> None:
+        step, seconds = message.step, message.seconds
         text = f"{worker.name} has {kind} before step {step}; the others waited {seconds:.2f} s"
         self._tell(kind, worker, text, step=step, seconds=seconds)
 
@@ -341,7 +341,7 @@ class WorkerRegistry:
         """Warm up a joining worker that is ready, and admit or refuse one that is warmed up."""
         if worker.state == WorkerState.READY:
             worker.state = WorkerState.WARMING
-            self._send([worker], "warm")
+            self._send([worker], protocol.WarmUp())
         elif worker.state == WorkerState.WARMED and self._first and worker.bits:
             try:
                 why = compare(self._first, worker.bits)
@@ -349,7 +349,7 @@ class WorkerRegistry:
                 why = str(error)
             worker.state = WorkerState.REFUSED if why else WorkerState.ADMITTED
             if why:
-                self._send([worker], "refused", why=why)
+                self._send([worker], protocol.WorkerRefused(why))
                 self._tell("refused", worker, why)
 
     def _choose(self, members: list[Worker], waiting: list[Worker]) -> None:
@@ -392,23 +392,14 @@ class WorkerRegistry:
         speeds = self._balance.speeds([each.member for each in chosen])
         self._map = assigned(self.logical, tuple(speeds)).ranges if is_uneven and speeds else ()
         self._is_uneven = False
-        plan = {
-            "plan": self._plan,
-            "members": [each.member for each in chosen],
-            "newcomers": [each.member for each in newcomers],
-            "speeds": speeds,
-        }
+        numbers, new = [each.member for each in chosen], [each.member for each in newcomers]
         # Members know each other's addresses, and those of 1000 members are long.
-        self._send(members, "plan", **plan, addresses=_addresses(newcomers))
-        if newcomers:
-            self._send(newcomers, "plan", **plan, addresses=_addresses(chosen))
+        for to, unknown in ((members, newcomers), (newcomers, chosen)):
+            addresses = {each.member: each.address for each in unknown}
+            self._send(to, protocol.GroupPlan(self._plan, numbers, new, addresses, speeds))
 
     def _dismiss(self, waiting: Sequence[Worker]) -> None:
         """Stop workers that have not joined, because the training run is over."""
         for worker in waiting:
             worker.state, worker.leaves = WorkerState.DISMISSED, True
             self._stop(worker, "")
-
-
-def _addresses(workers: Sequence[Worker]) -> dict[str, str]:
-    return {str(worker.member): worker.address for worker in workers}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import WorkerChannel
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Handle:
 
     slot: Slot
     member: int
-    channel: Channel  # the connection to the worker
+    channel: WorkerChannel  # the connection to the worker
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddl_elastic.base.messages import Channel
+from ddl_elastic.engines.protocol import ProcessExited, StopProcess
 
 _PR_SET_PDEATHSIG = 1
 _PF_EXITING = 4  # a flag in /proc/PID/stat, see proc(5)
 
 
-def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
+def run(channel: Channel[StopProcess], work: Callable[[], None]) -> NoReturn:
     """Fork a worker that calls `work`, and report its exit code to the engine when it exits. The
     kernel kills the worker if its agent exits. The agent kills it if the engine disconnects."""
     worker = os.fork()
@@ -38,7 +39,7 @@ def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
             _, status = os.waitpid(worker, 0)
             code = os.waitstatus_to_exitcode(status)
             with suppress(OSError):  # the engine has closed the connection
-                channel.send("ended", code=code, ordered=is_ordered(code, sent))
+                channel.send(ProcessExited(code, is_ordered(code, sent)))
             os._exit(0)
         grace = _read_grace(channel) if ready else 0.0  # not ready: the grace has passed
         how = signal.SIGTERM if grace else signal.SIGKILL
@@ -75,10 +76,10 @@ def _run_worker(work: Callable[[], None]) -> NoReturn:
     os._exit(code)
 
 
-def _read_grace(channel: Channel) -> float:
-    """Receive a `stop` message and return its grace. Return 0 if the engine has disconnected."""
+def _read_grace(channel: Channel[StopProcess]) -> float:
+    """Receive a message and return its grace. Return 0 if the engine has disconnected."""
     try:
-        return float(channel.receive().fields["grace"])
+        return channel.receive().grace
     except EOFError:
         return 0.0
 

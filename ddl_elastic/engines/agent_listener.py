@@ -8,18 +8,14 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+from ddl_elastic.engines import protocol
 from ddl_launch import frames, sockets
 
 HELLO_LIMIT = 10.0  # seconds for a connection to authenticate
 _NEWCOMERS = 256  # maximum number of unauthenticated connections
-
-# The fields of an agent's greeting.
-AGENT_HELLO = {"agent": str, "host": str, "kind": str, "cores": int, "slots": int, "nonce": str}
-SLOTS = 4096  # maximum number of slots of an agent
 
 
 @dataclass(eq=False)
@@ -36,8 +32,8 @@ class AgentListener:
     """A listening socket and its unauthenticated connections.
 
     address  host and port; host "" means all interfaces, port 0 a free port (of DDL_PORTS if set)
-    admit    called with an authenticated connection and its greeting. It calls `answer`, or raises
-             ValueError to refuse the agent
+    admit    called with an authenticated connection, its greeting and nonce. It calls `answer`, or
+             raises ValueError to refuse the agent
     refused  called with an error message for each refused connection
     """
 
@@ -45,7 +41,7 @@ class AgentListener:
         self,
         address: tuple[str, int],
         token: str,
-        admit: Callable[[socket.socket, Mapping[str, Any]], None],
+        admit: Callable[[socket.socket, protocol.Greeting, bytes], None],
         refused: Callable[[str], None],
     ) -> None:
         if not token:
@@ -87,11 +83,10 @@ class AgentListener:
                 self._drop(newcomer, "it did not prove that it knows the token")
 
     def answer(
-        self, connection: socket.socket, hello: Mapping[str, Any], settings: Mapping[str, Any]
+        self, connection: socket.socket, nonce: bytes, answer: protocol.GreetingAnswer
     ) -> None:
-        """Send an admitted agent the job's settings. Raises OSError."""
-        nonce = bytes.fromhex(hello["nonce"])
-        connection.sendall(frames.proven(frames.GO, settings, nonce, self._token))
+        """Answer an agent's greeting. Raises OSError."""
+        connection.sendall(frames.proven(frames.GO, protocol.seal(answer), nonce, self._token))
 
     def close(self) -> None:
         for each in self._newcomers:
@@ -124,8 +119,16 @@ class AgentListener:
                 if kind != frames.HELLO:
                     raise ValueError(f"it sent a frame of kind {kind!r}")
                 hello = frames.open_proven(kind, payload, newcomer.nonce, self._token)
+                nonce = protocol.open_nonce(hello)
+                try:
+                    greeting = protocol.open_sealed(protocol.GREETING, hello, "the agent")
+                except protocol.VersionMismatch:
+                    self.answer(
+                        newcomer.connection, nonce, protocol.PoolSettings()
+                    )  # names our version
+                    raise
                 del self._newcomers[newcomer.connection]
-                self._admit(newcomer.connection, hello)
+                self._admit(newcomer.connection, greeting, nonce)
                 return  # the agent sends nothing more before it has the answer
         except (OSError, ValueError) as error:
             self._drop(newcomer, str(error))
@@ -135,11 +138,3 @@ class AgentListener:
             self._refused(f"refused {newcomer.connection.getpeername()[0]}: {why}")
         self._newcomers.pop(newcomer.connection, None)
         newcomer.connection.close()
-
-
-def check_hello(hello: Any, types: Mapping[str, type]) -> None:
-    """Check the names, types and ranges of a greeting's fields. Raises ValueError."""
-    if not isinstance(hello, dict) or {k: type(v) for k, v in hello.items()} != types:
-        raise ValueError(f"a greeting {hello!r}")
-    if "slots" in hello and not 1 <= hello["slots"] <= SLOTS:
-        raise ValueError(f"a greeting {hello!r}")

@@ -21,20 +21,19 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ddl_elastic.base.messages import Channel, Message, Silent
+from ddl_elastic.base.protocol import FROM_WORKER, WorkerChannel
 from ddl_elastic.base.waiting import ready
-from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot
-from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check_hello
+from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot, protocol
+from ddl_elastic.engines.agent_listener import AgentListener
 from ddl_elastic.engines.logs import follow_log
 from ddl_launch import frames
 
 _BUSY = 0.02  # seconds after which one call stops reading messages
-# The greeting on a slot's connection. member: the worker that runs in the slot, or -1.
-SLOT_HELLO = {"agent": str, "slot": int, "member": int, "nonce": str}
 
 
 def job_secret(token: str, job: str) -> str:
@@ -46,9 +45,8 @@ def job_secret(token: str, job: str) -> str:
 class _Agent:
     name: str
     connection: socket.socket
-    channel: Channel
+    channel: Channel[protocol.FromAgent]
     places: list[int]  # the ids of its slots
-    logged: int = -1  # the slot whose output is in the next message, or -1
 
 
 @dataclass(eq=False)
@@ -59,7 +57,7 @@ class _Place:
     agent: _Agent
     number: int  # the slot's number on its agent
     connection: socket.socket | None = None
-    worker: Channel | None = None  # the channel of the latest worker
+    worker: WorkerChannel | None = None  # the channel of the latest worker
     member: int = -1
 
 
@@ -85,7 +83,7 @@ class DialedEngine:
     ) -> None:
         self._refused = refused
         self.job = job or secrets.token_hex(16)
-        self._settings = {"job": self.job, **asdict(program)}
+        self._settings = protocol.JobSettings(self.job, program)
         self._dial_in = AgentListener(address, token, self._admit, refused)
         self._agents: dict[str, _Agent] = {}
         self._places: list[_Place] = []
@@ -116,17 +114,17 @@ class DialedEngine:
             raise ValueError(f"slot {slot.id} is {place.slot.state}")
         connection, place.connection, place.member = place.connection, None, spec.member
         place.slot = replace(place.slot, state="used")
-        self._tell(place, "start", slot=place.number, **asdict(spec))
+        self._tell(place, protocol.StartWorker(place.number, spec.member, spec.threads))
         connection.settimeout(None)
         if place.worker:
             place.worker.close()
-        place.worker = Channel(connection)
+        place.worker = Channel(connection, FROM_WORKER)
         return Handle(place.slot, spec.member, place.worker)
 
     def stop(self, handle: Handle, grace: float) -> None:
         place = self._places[handle.slot.id]
         if place.slot.state == "used" and place.member == handle.member:
-            self._tell(place, "halt", slot=place.number, grace=float(grace))
+            self._tell(place, protocol.StopWorker(place.number, grace))
 
     def events(self, timeout: float) -> list[Event]:
         self._take_in(0 if self._events else timeout)
@@ -147,7 +145,7 @@ class DialedEngine:
     def close(self) -> None:
         for agent in self._agents.values():
             with contextlib.suppress(OSError):
-                agent.channel.send("over")
+                agent.channel.send(protocol.JobEnded())
             agent.channel.close()
         for place in self._places:
             if place.connection:
@@ -167,9 +165,9 @@ class DialedEngine:
 
     # ---- connected agents ----
 
-    def _tell(self, place: _Place, kind: str, **fields: Any) -> None:
+    def _tell(self, place: _Place, message: Message) -> None:
         with contextlib.suppress(OSError):  # the next read reports the loss of the agent
-            place.agent.channel.send(kind, **fields)
+            place.agent.channel.send(message)
 
     def _take_in(self, timeout: float) -> None:
         """Read messages until none is left, for at most about _BUSY seconds after the first."""
@@ -204,26 +202,20 @@ class DialedEngine:
         except ValueError as error:
             self._lose(name, f"it sent {error}")
 
-    def _take(self, agent: _Agent, message: Message) -> None:
-        fields = message.fields
-        if message.kind == "data" and agent.logged >= 0:
-            place = self._places[agent.logged]
-            self._keep(place.member, message.data)
-            agent.logged = -1
-        elif message.kind == "log":
-            agent.logged = self._place(agent, fields["slot"]).slot.id
-        elif message.kind == "gone":
-            self._free(self._place(agent, fields["slot"]), fields["code"], fields["ordered"])
-        elif message.kind == "witnessed":
-            for other in self._agents.values():
-                if other is not agent:
-                    with contextlib.suppress(OSError):  # the next read reports its loss
-                        other.channel.send("witnessed", **fields)
-        elif message.kind == "failed":
-            self.failures.append(fields["error"])
-            raise ValueError(f"an error: {fields['error']}")
-        else:
-            raise ValueError(f"a message {message.kind!r}")
+    def _take(self, agent: _Agent, message: protocol.FromAgent) -> None:
+        match message:
+            case protocol.WorkerOutput():
+                self._keep(self._place(agent, message.slot).member, message.output)
+            case protocol.WorkerExited():
+                self._free(self._place(agent, message.slot), message.code, message.ordered)
+            case protocol.EndpointEnded():
+                for other in self._agents.values():
+                    if other is not agent:
+                        with contextlib.suppress(OSError):  # the next read reports its loss
+                            other.channel.send(message)
+            case protocol.AgentFailed():
+                self.failures.append(message.error)
+                raise ValueError(f"an error: {message.error}")
 
     def _keep(self, member: int, output: bytes) -> None:
         """Append a worker's output to its log. An error loses output, but does not end the job."""
@@ -272,35 +264,34 @@ class DialedEngine:
 
     # ---- new connections ----
 
-    def _admit(self, connection: socket.socket, hello: Any) -> None:
-        types = AGENT_HELLO if isinstance(hello, dict) and "slots" in hello else SLOT_HELLO
-        check_hello(hello, types)
-        if types is AGENT_HELLO:
-            if hello["agent"] in self._agents:
-                self._lose(hello["agent"], "it has connected again")
-            self._dial_in.answer(connection, hello, self._settings)
-            name = hello["agent"]
-            agent = self._agents[name] = _Agent(name, connection, Channel(connection), [])
-            for number in range(hello["slots"]):
+    def _admit(self, connection: socket.socket, greeting: protocol.Greeting, nonce: bytes) -> None:
+        name = greeting.agent
+        if isinstance(greeting, protocol.AgentGreeting):
+            if name in self._agents:
+                self._lose(name, "it has connected again")
+            self._dial_in.answer(connection, nonce, self._settings)
+            channel = Channel(connection, protocol.FROM_AGENT)
+            agent = self._agents[name] = _Agent(name, connection, channel, [])
+            for number in range(greeting.slots):
                 agent.places.append(len(self._places))
-                slot = Slot(len(self._places), hello["host"], hello["kind"], hello["cores"], "used")
+                slot = Slot(len(self._places), greeting.host, greeting.kind, greeting.cores, "used")
                 self._places.append(_Place(slot, agent, number))
         else:
-            if hello["agent"] not in self._agents:
+            if name not in self._agents:
                 raise ValueError("a slot of an agent that is not there")
-            place = self._place(self._agents[hello["agent"]], hello["slot"])
+            place = self._place(self._agents[name], greeting.slot)
             if place.connection or place.member >= 0:
-                raise ValueError(f"slot {hello['slot']} a second time")
-            self._dial_in.answer(connection, hello, self._settings)
-            if hello["member"] >= 0:
-                self._find(place, connection, hello["member"])
+                raise ValueError(f"slot {greeting.slot} a second time")
+            self._dial_in.answer(connection, nonce, self._settings)
+            if greeting.member >= 0:
+                self._find(place, connection, greeting.member)
             else:
                 place.connection, place.slot = connection, replace(place.slot, state="free")
                 self._events.append(Event("slot added", place.slot))
 
     def _find(self, place: _Place, connection: socket.socket, member: int) -> None:
         """Record a running worker of an agent that has reconnected."""
-        place.member, place.worker = member, Channel(connection)
+        place.member, place.worker = member, Channel(connection, FROM_WORKER)
         connection.settimeout(None)
         handle = Handle(place.slot, member, place.worker)
         self._events.append(Event("worker found", place.slot, member, handle=handle))

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel
-from ddl_elastic.engines import AgentSpec, Program, program
+from ddl_elastic.base.protocol import JobChannel
+from ddl_elastic.engines import AgentSpec, Program, program, protocol
 from ddl_elastic.engines.dialed import job_secret
 from ddl_elastic.engines.host_agent import HostAgent, JoinRefused
 from ddl_elastic.engines.local import LocalEngine
@@ -35,50 +35,54 @@ def serve(address: tuple[str, int], token: str, slots: int, cores: int, wait: fl
     """Connect to a job or to `ddl serve`, offer it slots, and run its workers until it ends. Wait
     up to `wait` seconds for a connection, at the start and whenever it is lost. Return the exit
     code: not 0 if the job has failed without a coordinator to report it. Raises JoinRefused."""
-    host, kind = socket.gethostname(), f"cpu{cores}"
-    about: dict[str, Any] = {"agent": f"{host}-{secrets.token_hex(4)}", "host": host, "kind": kind}
-    about |= {"cores": cores, "slots": slots}
+    host = socket.gethostname()
+    about = protocol.AgentGreeting(
+        f"{host}-{secrets.token_hex(4)}", host, f"cpu{cores}", cores, slots
+    )
     connection, settings = dial(address, token, about, wait)
-    if "pool" not in settings:
+    if isinstance(settings, protocol.JobSettings):
         return _serve_job(connection, settings, address, token, about, wait)
 
-    def dial_pool() -> Channel:
-        return Channel(dial(address, token, about, limit=REDIAL_LIMIT)[0])
+    def dial_pool() -> Channel[protocol.ToPoolAgent]:
+        return Channel(dial(address, token, about, limit=REDIAL_LIMIT)[0], protocol.TO_POOL_AGENT)
 
     def serve_run(run: str, port: int) -> int:
         own, where = job_secret(token, run), (address[0], port)
         connection, settings = dial(where, own, about, RUN_LIMIT)
+        if not isinstance(settings, protocol.JobSettings):
+            raise JoinRefused(f"run {run} does not listen at port {port}")
         return _serve_job(connection, settings, where, own, about, 0, stays=False)
 
-    return PoolAgent(dial_pool, serve_run, wait).run(Channel(connection))
+    return PoolAgent(dial_pool, serve_run, wait).run(Channel(connection, protocol.TO_POOL_AGENT))
 
 
 def _serve_job(
     connection: socket.socket,
-    settings: dict[str, Any],
+    settings: protocol.JobSettings,
     address: tuple[str, int],
     token: str,
-    about: dict[str, Any],
+    about: protocol.AgentGreeting,
     wait: float,
     stays: bool = True,
 ) -> int:
     """Run the workers of one job, which has sent these settings. Return the exit code."""
-    control, job = Channel(connection), settings.pop("job")
-    cores, slots = about["cores"], about["slots"]
-    work = _work_of(Program(**settings), job_secret(token, job), control)
+    control = Channel(connection, protocol.TO_AGENT)
+    work = _work_of(settings.program, job_secret(token, settings.job), control)
 
-    def dial_job(hello: dict[str, Any]) -> socket.socket:
-        connection, settings = dial(address, token, hello, limit=REDIAL_LIMIT)
-        if settings["job"] != job:
+    def dial_job(greeting: protocol.Greeting) -> socket.socket:
+        connection, found = dial(address, token, greeting, limit=REDIAL_LIMIT)
+        if not isinstance(found, protocol.JobSettings) or found.job != settings.job:
             connection.close()
             raise JoinRefused("another job listens there")
         return connection
 
-    with LocalEngine(work, slots, cores) as engine:
+    with LocalEngine(work, about.slots, about.cores) as engine:
         return HostAgent(engine, about, dial_job, wait, stays).run(control, connection)
 
 
-def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSpec, Channel], None]:
+def _work_of(
+    order: Program, secret: str, control: Channel[protocol.ToAgent]
+) -> Callable[[AgentSpec, JobChannel], None]:
     """Import the program's modules, and return the main function of workers. Raises JoinRefused."""
     path = Path(order.path)
     try:
@@ -90,10 +94,10 @@ def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSp
     except (OSError, ImportError) as error:
         text = f"{socket.gethostname()}: {error}"
         with suppress(OSError):
-            control.send("failed", error=text, trace="")
+            control.send(protocol.AgentFailed(text))
         raise JoinRefused(text) from None
 
-    def work(spec: AgentSpec, channel: Channel) -> None:
+    def work(spec: AgentSpec, channel: JobChannel) -> None:
         program.work(spec, channel, path, order.arguments, secret, None)
 
     return work
@@ -102,10 +106,10 @@ def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSp
 def dial(
     address: tuple[str, int],
     token: str,
-    hello: dict[str, Any],
+    greeting: protocol.Greeting,
     wait: float = 0.0,
     limit: float = ANSWER_LIMIT,
-) -> tuple[socket.socket, dict[str, Any]]:
+) -> tuple[socket.socket, protocol.GreetingAnswer]:
     """Connect to the job and greet it. Return the connection and the settings that the job sent.
     Raises JoinRefused."""
     where = f"{address[0]}:{address[1]}"
@@ -115,10 +119,13 @@ def dial(
         kind, nonce = _read_frame(connection)
         if kind != frames.NONCE:
             raise ValueError("the peer is not an elastic job")
-        greeting = {**hello, "nonce": own.hex()}
-        connection.sendall(frames.proven(frames.HELLO, greeting, nonce, token))
+        connection.sendall(frames.proven(frames.HELLO, protocol.seal(greeting, own), nonce, token))
         kind, payload = _read_frame(connection)
-        settings: dict[str, Any] = frames.open_proven(frames.GO, payload, own, token)
+        answer = frames.open_proven(frames.GO, payload, own, token)
+        settings = protocol.open_sealed(protocol.GREETING_ANSWER, answer, where)
+    except protocol.VersionMismatch as error:
+        connection.close()
+        raise JoinRefused(str(error)) from None
     except (OSError, ValueError, EOFError) as error:
         connection.close()
         raise JoinRefused(

@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ddl_elastic.base.messages import Channel, Message
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import TO_WORKER, FromWorker, JobChannel, StepCommitted
 from ddl_elastic.base.waiting import ready
-from ddl_elastic.engines import AgentSpec, Handle
+from ddl_elastic.engines import AgentSpec, Handle, protocol
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.worker_record import WorkerRecord
 from ddl_launch import frames
@@ -27,8 +28,8 @@ from ddl_launch.witness import is_report
 REDIAL = 0.2  # seconds between two attempts to reconnect to a coordinator
 CUT = 1.0  # seconds within which all connections to a lost coordinator close
 
-# A function that connects to the job with these fields as greeting. Raises JoinRefused.
-Dial = Callable[[dict[str, Any]], socket.socket]
+# A function that connects to the job with this greeting. Raises JoinRefused.
+Dial = Callable[[protocol.Greeting], socket.socket]
 
 
 class JoinRefused(RuntimeError):
@@ -42,10 +43,10 @@ class _WorkerPlace:
     handle: Handle
     output: Iterator[bytes]
     record: WorkerRecord
-    link: Channel | None  # carries this worker's messages from and to the coordinator
+    link: JobChannel | None  # carries this worker's messages from and to the coordinator
     unsent: bytes = b""  # output of the worker that could not be sent yet
     is_open: bool = True  # the worker's channel is open
-    end: dict[str, Any] | None = None  # `code` and `ordered` of the worker's exit
+    end: protocol.ProcessExited | None = None
 
     @property
     def keeps_agent(self) -> bool:
@@ -56,7 +57,7 @@ class _WorkerPlace:
 class HostAgent:
     """The agent that offers the slots of an engine to a job.
 
-    about  the fields of the agent's greeting, including its name
+    about  the agent's greeting, which includes its name
     dial   connects to the job's coordinator, or to its successor
     wait   seconds to wait for another coordinator while none of its workers trains
     stays  True if workers continue to train without a coordinator, False if all are stopped then
@@ -65,7 +66,7 @@ class HostAgent:
     def __init__(
         self,
         engine: LocalEngine,
-        about: dict[str, Any],
+        about: protocol.AgentGreeting,
         dial: Dial,
         wait: float,
         stays: bool = True,
@@ -73,14 +74,14 @@ class HostAgent:
         self._engine, self._about, self._dial, self._wait = engine, about, dial, wait
         self._stays = stays
         self._connection: socket.socket | None = None  # None: not connected to a coordinator
-        self._control: Channel | None = None
+        self._control: Channel[protocol.ToAgent] | None = None
         self._offered: dict[int, socket.socket] = {}  # connections of free slots, by slot id
         self._places: dict[int, _WorkerPlace] = {}  # by slot id
         self._look_at = self._cut_at = 0.0
         self._alone_since = self._dial_at = 0.0
         self._is_over = False
 
-    def run(self, control: Channel, connection: socket.socket) -> int:
+    def run(self, control: Channel[protocol.ToAgent], connection: socket.socket) -> int:
         """Serve the job until it is over. Return the agent's exit code. Raises JoinRefused."""
         self._control, self._connection = control, connection
         self._guard(self._offer_free)
@@ -130,13 +131,13 @@ class HostAgent:
             if frames.is_silent(self._connection):
                 raise EOFError("its host does not answer")
 
-    def _hear_coordinator(self, place: _WorkerPlace, link: Channel) -> None:
+    def _hear_coordinator(self, place: _WorkerPlace, link: JobChannel) -> None:
         """Forward the coordinator's messages to a worker. Raises ValueError."""
         try:
             for message in link.poll():
                 place.record.ordered(message)
                 with suppress(OSError):  # the worker has exited
-                    place.handle.channel.send(message.kind, **message.fields)
+                    place.handle.channel.send(message)
         except EOFError:
             self._cut(place)
 
@@ -147,32 +148,31 @@ class HostAgent:
             place.link.close()
             place.link, self._cut_at = None, time.monotonic()
 
-    def _take(self, message: Message) -> None:
-        if message.kind == "start" and message.fields["slot"] in self._offered:
-            self._start(**message.fields)
-        elif message.kind == "halt":
-            self._halt(**message.fields)
-        elif message.kind == "witnessed" and is_report(bytes.fromhex(message.fields["endpoint"])):
-            self._engine.spread(bytes.fromhex(message.fields["endpoint"]))
-        elif message.kind == "over":
-            self._is_over = True
-        else:
-            raise ValueError(f"a message {message.kind!r} with {message.fields}")
+    def _take(self, message: protocol.ToAgent) -> None:
+        match message:
+            case protocol.StartWorker() if message.slot in self._offered:
+                self._start(message)
+            case protocol.StopWorker():
+                if place := self._places.get(message.slot):
+                    self._engine.stop(place.handle, message.grace)
+            case protocol.EndpointEnded() if is_report(message.endpoint):
+                self._engine.spread(message.endpoint)
+            case protocol.JobEnded():
+                self._is_over = True
+            case _:
+                raise ValueError(f"an invalid message: {message}")
 
     def _tell_witnessed(self, endpoints: list[bytes]) -> None:
         for endpoint in endpoints if self._control else []:
             assert self._control
-            self._control.send("witnessed", endpoint=endpoint.hex())
+            self._control.send(protocol.EndpointEnded(endpoint))
 
-    def _start(self, slot: int, member: int, threads: int) -> None:
-        link = Channel(self._offered.pop(slot))
-        handle = self._engine.start(self._engine.slots()[slot], AgentSpec(member, threads))
+    def _start(self, order: protocol.StartWorker) -> None:
+        link = Channel(self._offered.pop(order.slot), TO_WORKER)
+        spec = AgentSpec(order.member, order.threads)
+        handle = self._engine.start(self._engine.slots()[order.slot], spec)
         output = self._engine.logs(handle, follow=True)
-        self._places[slot] = _WorkerPlace(handle, output, WorkerRecord(member), link)
-
-    def _halt(self, slot: int, grace: float) -> None:
-        if slot in self._places:
-            self._engine.stop(self._places[slot].handle, grace)
+        self._places[order.slot] = _WorkerPlace(handle, output, WorkerRecord(order.member), link)
 
     def _offer_free(self) -> None:
         for slot in self._engine.slots():
@@ -182,8 +182,8 @@ class HostAgent:
                 except JoinRefused as error:
                     raise EOFError(str(error)) from None
 
-    def _slot(self, number: int, member: int) -> dict[str, Any]:
-        return {"agent": self._about["agent"], "slot": number, "member": member}
+    def _slot(self, number: int, member: int) -> protocol.SlotGreeting:
+        return protocol.SlotGreeting(self._about.agent, number, member)
 
     def _report(self) -> None:
         """Send the coordinator the workers' new output and exit codes."""
@@ -191,11 +191,10 @@ class HostAgent:
         for slot, place in list(self._places.items()):
             while chunk := place.unsent or next(place.output, b""):
                 place.unsent = chunk
-                self._control.send("log", slot=slot)
-                self._control.send_data(memoryview(chunk))
+                self._control.send(protocol.WorkerOutput(slot, chunk))
                 place.unsent = b""
             if place.end:
-                self._control.send("gone", slot=slot, **place.end)
+                self._control.send(protocol.WorkerExited(slot, place.end.code, place.end.ordered))
                 self._forget(slot)
         self._offer_free()
 
@@ -211,7 +210,9 @@ class HostAgent:
             return
         with suppress(OSError, EOFError, ValueError):  # the last message may be `over`
             if ready([self._control], 0):
-                self._is_over = any(each.kind == "over" for each in self._control.poll())
+                self._is_over = any(
+                    isinstance(each, protocol.JobEnded) for each in self._control.poll()
+                )
         if self._places and not self._is_over:
             print(
                 f"ddl elastic agent: the connection to the job's coordinator is lost: {why}",
@@ -241,7 +242,7 @@ class HostAgent:
             self._dial_at = now + REDIAL
             with suppress(JoinRefused):
                 connection = self._dial(self._about)
-                self._control, self._connection = Channel(connection), connection
+                self._control, self._connection = Channel(connection, protocol.TO_AGENT), connection
                 self._guard(self._return)
                 self._dial_at = time.monotonic() + REDIAL
         return True
@@ -250,13 +251,13 @@ class HostAgent:
         """Report all workers, and the events that were not delivered, to a new coordinator."""
         for slot, place in self._places.items():
             try:
-                place.link = Channel(self._dial(self._slot(slot, place.record.member)))
+                connection = self._dial(self._slot(slot, place.record.member))
             except JoinRefused as error:
                 raise EOFError(str(error)) from None
-            place.link.send("standing", **place.record.snapshot())
+            place.link = Channel(connection, TO_WORKER)
+            place.link.send(place.record.snapshot())
             while place.record.unheard:
-                message = place.record.unheard[0]
-                place.link.send(message.kind, **message.fields)
+                place.link.send(place.record.unheard[0])
                 del place.record.unheard[0]
 
     def _give_up(self) -> int:
@@ -278,8 +279,8 @@ class HostAgent:
         ended = [place for place in self._places.values() if place.end]
         # Ignore workers that died while other workers completed the training.
         for place in [each for each in ended if each.record.has_trained] or ended:
-            if place.end and (code := place.end["code"]):
-                return int(code if code > 0 else 128 - code)
+            if place.end and (code := place.end.code):
+                return code if code > 0 else 128 - code
         return 0
 
     # ---- the workers ----
@@ -300,14 +301,14 @@ class HostAgent:
             place.is_open = False
             self._engine.stop(place.handle, 0)
 
-    def _pass_on(self, place: _WorkerPlace, message: Message) -> None:
+    def _pass_on(self, place: _WorkerPlace, message: FromWorker) -> None:
         heard, link = False, place.link
         if link:
             try:
-                if message.kind == "progress":
-                    heard = link.offer(message.kind, **message.fields)
+                if isinstance(message, StepCommitted):
+                    heard = link.offer(message)
                 else:
-                    link.send(message.kind, **message.fields)
+                    link.send(message)
                     heard = True
             except OSError:
                 self._cut(place)
@@ -318,4 +319,4 @@ class HostAgent:
             place = self._places[event.slot.id]
             self._hear_worker(place, None)
             place.is_open = False
-            place.end = {"code": event.code, "ordered": event.ordered}
+            place.end = protocol.ProcessExited(event.code, event.ordered)

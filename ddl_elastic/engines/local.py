@@ -20,17 +20,24 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER, JobChannel, WorkerChannel
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Event, Handle, Slot, agent
 from ddl_elastic.engines.logs import follow_log
+from ddl_elastic.engines.protocol import (
+    PROCESS_EXITED,
+    STOP_PROCESS,
+    ProcessExited,
+    StopProcess,
+)
 from ddl_launch.witness import MOST_BYTES, Witness
 
 # The main function of a worker. Its arguments are the spec and the channel to the job.
-Work = Callable[[AgentSpec, Channel], None]
+Work = Callable[[AgentSpec, JobChannel], None]
 
 _SPREAD = b"ended "  # prefix of an endpoint that the engine sends to the fork server
 
@@ -45,8 +52,8 @@ class LocalEngine:
         # Not a TemporaryDirectory: a worker that exits normally would remove it.
         self._keeps_logs = logs is not None
         self._logs = str(logs or tempfile.mkdtemp(prefix="ddl-elastic-"))
-        self._agents: dict[int, Channel] = {}  # by slot id
-        self._workers: dict[int, Channel] = {}  # by slot id
+        self._agents: dict[int, Channel[ProcessExited]] = {}  # by slot id
+        self._workers: dict[int, WorkerChannel] = {}  # by slot id
         self._members: dict[int, int] = {}  # the latest worker's number, by slot id
         self._server, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stdout.flush()
@@ -66,7 +73,7 @@ class LocalEngine:
         used = self.launch(slot, spec, far)
         if earlier := self._workers.pop(slot.id, None):
             earlier.close()
-        self._workers[slot.id] = worker = Channel(near)
+        self._workers[slot.id] = worker = Channel(near, FROM_WORKER)
         return Handle(used, spec.member, worker)
 
     def launch(self, slot: Slot, spec: AgentSpec, connection: socket.socket) -> Slot:
@@ -78,14 +85,14 @@ class LocalEngine:
         with far_agent, connection:
             text = f"{spec.member} {spec.threads} {self._log(spec.member)}".encode()
             socket.send_fds(self._server, [text], [far_agent.fileno(), connection.fileno()])
-        self._agents[slot.id] = Channel(near_agent)
+        self._agents[slot.id] = Channel(near_agent, PROCESS_EXITED)
         return used
 
     def _require_free(self, slot: Slot) -> None:
         if self._slots[slot.id].state != "free":
             raise ValueError(f"slot {slot.id} is {self._slots[slot.id].state}")
 
-    def channels(self) -> list[Channel]:
+    def channels(self) -> list[Channel[ProcessExited]]:
         """Return the channels that `events` waits for."""
         return list(self._agents.values())
 
@@ -110,7 +117,7 @@ class LocalEngine:
 
     def stop(self, handle: Handle, grace: float) -> None:
         with suppress(KeyError, OSError):  # the agent has already exited
-            self._agents[handle.slot.id].send("stop", grace=float(grace))
+            self._agents[handle.slot.id].send(StopProcess(grace))
 
     def events(self, timeout: float) -> list[Event]:
         channels = {channel: number for number, channel in self._agents.items()}
@@ -121,12 +128,12 @@ class LocalEngine:
         the latter case the agent was killed, and its worker with it."""
         channel = self._agents.pop(number)
         try:
-            fields = channel.receive().fields
+            end = channel.receive()
         except EOFError:
-            fields = {"code": -signal.SIGKILL, "ordered": False}
+            end = ProcessExited(-signal.SIGKILL, ordered=False)
         channel.close()
         slot = self._slots[number] = replace(self._slots[number], state="free")
-        return Event("agent ended", slot, self._members[number], **fields)
+        return Event("agent ended", slot, self._members[number], end.code, end.ordered)
 
     def logs(self, handle: Handle, follow: bool) -> Iterator[bytes]:
         def grows() -> bool:
@@ -142,7 +149,8 @@ class LocalEngine:
         """Do nothing: the number of slots is fixed."""
 
     def close(self) -> None:
-        for channel in (*self._agents.values(), *self._workers.values()):
+        channels: list[Channel[Any]] = [*self._agents.values(), *self._workers.values()]
+        for channel in channels:
             channel.close()
         self._agents.clear()
         self._server.close()
@@ -237,6 +245,6 @@ def _run_agent(text: str, files: list[int], work: Work, witness: str) -> NoRetur
         sys.stdout = open(1, "w", buffering=1, closefd=False)
         sys.stderr = open(2, "w", buffering=1, closefd=False)
         environment.prepare_worker(spec.threads, witness)
-        work(spec, Channel(worker))
+        work(spec, Channel(worker, TO_WORKER))
 
-    agent.run(Channel(agent_channel), worker_main)
+    agent.run(Channel(agent_channel, STOP_PROCESS), worker_main)

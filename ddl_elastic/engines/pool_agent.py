@@ -17,6 +17,7 @@ from typing import Any
 
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.base.waiting import ready
+from ddl_elastic.engines import protocol
 from ddl_elastic.engines.host_agent import JoinRefused
 
 REDIAL = 0.5  # seconds between two attempts to reconnect to the service
@@ -75,16 +76,19 @@ class PoolAgent:
     """
 
     def __init__(
-        self, dial: Callable[[], Channel], serve: Callable[[str, int], int], wait: float
+        self,
+        dial: Callable[[], Channel[protocol.ToPoolAgent]],
+        serve: Callable[[str, int], int],
+        wait: float,
     ) -> None:
         self._dial, self._serve, self._wait = dial, serve, wait
-        self._control: Channel | None = None
+        self._control: Channel[protocol.ToPoolAgent] | None = None
         self._runs: dict[str, _Run] = {}
         self._alone_since = 0.0
         self._asked = False  # SIGTERM or SIGINT has arrived
         self._kill_at = float("inf")
 
-    def run(self, control: Channel) -> int:
+    def run(self, control: Channel[protocol.ToPoolAgent]) -> int:
         """Serve until the service is lost or the agent is asked to end. Return the exit code."""
         self._control = control
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,15 +115,15 @@ class PoolAgent:
     def _look_whether_asked(self) -> None:
         if self._asked and self._kill_at == float("inf"):
             self._kill_at = time.monotonic() + LEAVE_LIMIT
-            self._tell("leave")
+            self._tell(protocol.AgentLeaves())
 
-    def _hear(self, control: Channel) -> None:
+    def _hear(self, control: Channel[protocol.ToPoolAgent]) -> None:
         try:
             for message in control.poll():
-                if message.kind == "serve":
-                    self._begin(**message.fields)
-                elif message.kind == "drop" and message.fields["run"] in self._runs:
-                    self._runs[message.fields["run"]].kill()
+                if isinstance(message, protocol.ServeRun):
+                    self._begin(message.run, message.port)
+                elif run := self._runs.get(message.run):
+                    run.kill()
         except (EOFError, ValueError):
             control.close()
             self._control, self._alone_since = None, time.monotonic()
@@ -139,16 +143,16 @@ class PoolAgent:
 
     def _end(self, name: str) -> None:
         if code := self._runs.pop(name).close():
-            self._tell("unserved", run=name, why=f"run {name} has ended here: status {code}")
+            self._tell(protocol.RunUnserved(name, f"run {name} has ended here: status {code}"))
         self._tell_runs()
 
     def _tell_runs(self) -> None:
-        self._tell("serves", runs=sorted(self._runs))
+        self._tell(protocol.RunsServed(sorted(self._runs)))
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _tell(self, message: protocol.FromPoolAgent) -> None:
         if self._control:
             with suppress(OSError):  # the next read detects the loss of the service
-                self._control.send(kind, **fields)
+                self._control.send(message)
 
     def _reach(self) -> bool:
         """Try to reconnect. Return False after `wait` seconds without the service and any runs."""
@@ -159,5 +163,5 @@ class PoolAgent:
             self._control = self._dial()
             self._tell_runs()
             if self._kill_at < float("inf"):
-                self._tell("leave")
+                self._tell(protocol.AgentLeaves())
         return True

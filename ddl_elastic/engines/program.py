@@ -18,7 +18,8 @@ from pathlib import Path
 from ddl_core.errors import Minority
 from ddl_elastic.base import environment
 from ddl_elastic.base.audits import AuditError
-from ddl_elastic.base.messages import Channel, JobOver
+from ddl_elastic.base.messages import JobOver
+from ddl_elastic.base.protocol import JobChannel, ProgramFailed
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.frameworks.protocol import ADAPTERS, loaded_adapters
 
@@ -46,7 +47,7 @@ def named(text: str) -> list[str]:
 
 def work(
     spec: AgentSpec,
-    channel: Channel,
+    channel: JobChannel,
     path: Path,
     words: Sequence[str],
     secret: str,
@@ -95,11 +96,11 @@ def _require_job(path: Path) -> None:
         )
 
 
-def _fail(channel: Channel, error: BaseException) -> None:
+def _fail(channel: JobChannel, error: BaseException) -> None:
     """Print the error, and report it to the coordinator."""
     _show(error)
     with suppress(OSError):
-        channel.send("failed", error=f"{type(error).__name__}: {error}", trace="")
+        channel.send(ProgramFailed(f"{type(error).__name__}: {error}"))
 
 
 def _show(error: BaseException) -> None:

@@ -7,24 +7,30 @@ forwards both, and keeps the last message of each kind that a new coordinator ne
 
 from __future__ import annotations
 
-from typing import Any
+from typing import get_args
 
+from ddl_elastic.base import protocol
 from ddl_elastic.base.messages import Message
 from ddl_elastic.base.states import WorkerState
 
-# Messages of a worker of which only the last one of each kind is needed.
-_KEPT = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "leave", "left")
+_KEPT: tuple[type[protocol.Kept], ...] = get_args(protocol.Kept)
 # Messages of a worker that must all be delivered, because they are displayed or need a reply.
-_EVENTS = ("recovered", "audit", "rollback", "line", "ask")
-# The worker's state after it has sent or received a message of this kind.
-_STATES = {
-    "ready": WorkerState.READY,
-    "warm": WorkerState.WARMING,
-    "warmed": WorkerState.WARMED,
-    "connect": WorkerState.RUNNING,
-    "progress": WorkerState.RUNNING,
-    "done": WorkerState.DONE,
-    "left": WorkerState.LEFT,
+_EVENTS = (
+    protocol.RanksRecovered,
+    protocol.AuditFinding,
+    protocol.RolledBack,
+    protocol.OutputLine,
+    protocol.QuorumRequest,
+)
+# The worker's state after it has sent or received a message of this type.
+_STATES: dict[type[Message], WorkerState] = {
+    protocol.WorkerReady: WorkerState.READY,
+    protocol.WarmUp: WorkerState.WARMING,
+    protocol.WarmedUp: WorkerState.WARMED,
+    protocol.ConnectGroup: WorkerState.RUNNING,
+    protocol.StepCommitted: WorkerState.RUNNING,
+    protocol.TrainingDone: WorkerState.DONE,
+    protocol.WorkerLeft: WorkerState.LEFT,
 }
 
 
@@ -33,41 +39,44 @@ class WorkerRecord:
 
     def __init__(self, member: int) -> None:
         self.member, self.state = member, WorkerState.STARTING
-        self.unheard: list[Message] = []  # _EVENTS that were not delivered to a coordinator
-        self._kept: dict[str, dict[str, Any]] = {}
+        self.unheard: list[
+            protocol.FromWorker
+        ] = []  # _EVENTS that were not delivered to a coordinator
+        self._kept: dict[type[Message], protocol.Kept] = {}
         self._epoch = self._trainings = 0
         self._group: tuple[int, list[int]] = (0, [])  # the group's number and members
         self._plan: tuple[int, list[int]] = (0, [])  # the active plan's; number 0 means none
 
-    def ordered(self, message: Message) -> None:
+    def ordered(self, message: protocol.ToWorker) -> None:
         """Record a message from the coordinator to the worker."""
-        kind, fields = message.kind, message.fields
-        self.state = _STATES.get(kind, self.state)
-        if kind == "connect":
+        self.state = _STATES.get(type(message), self.state)
+        if isinstance(message, protocol.ConnectGroup):
             self._trainings += 1
-            self._epoch = max(self._epoch, fields["attempt"])
-            self._group, self._plan = (fields["attempt"], fields["members"]), (0, [])
-        elif kind == "warm":
+            self._epoch = max(self._epoch, message.epoch)
+            self._group, self._plan = (message.epoch, message.members), (0, [])
+        elif isinstance(message, protocol.WarmUp):
             self._trainings += 1
-        elif kind == "plan":
-            self._epoch = max(self._epoch, fields["plan"])
-            self._plan = (fields["plan"], fields["members"])
+        elif isinstance(message, protocol.GroupPlan):
+            self._epoch = max(self._epoch, message.plan)
+            self._plan = (message.plan, message.members)
 
-    def told(self, message: Message, heard: bool) -> None:
+    def told(self, message: protocol.FromWorker, heard: bool) -> None:
         """Record a message from the worker. `heard` is True if a coordinator has received it."""
-        kind, fields = message.kind, message.fields
-        self.state = _STATES.get(kind, self.state)
-        if kind == "begin" and self.state == WorkerState.DONE:  # the next call of Loop.steps
-            self.state = WorkerState.RUNNING
-        if kind in _KEPT:
-            self._kept.pop(kind, None)
-            self._kept[kind] = fields
-        elif kind in _EVENTS and not heard:
+        self.state = _STATES.get(type(message), self.state)
+        if isinstance(message, protocol.TrainingBegun) and self.state == WorkerState.DONE:
+            self.state = WorkerState.RUNNING  # in the next call of Loop.steps
+        if isinstance(message, _KEPT):
+            self._kept.pop(type(message), None)
+            self._kept[type(message)] = message
+        elif isinstance(message, _EVENTS) and not heard:
             self.unheard.append(message)
-        elif kind == "switched":
-            self._epoch = max(self._epoch, fields["plan"])
-            self._group = (fields["plan"], fields["members"])
-        if kind in ("switched", "void") and fields["plan"] == self._plan[0]:
+        elif isinstance(message, protocol.GroupSwitched):
+            self._epoch = max(self._epoch, message.plan)
+            self._group = (message.plan, message.members)
+        if (
+            isinstance(message, (protocol.GroupSwitched, protocol.PlanCancelled))
+            and message.plan == self._plan[0]
+        ):
             self._plan = (0, [])
 
     @property
@@ -77,22 +86,16 @@ class WorkerRecord:
 
     @property
     def has_trained(self) -> bool:
-        return "done" in self._kept
+        return protocol.TrainingDone in self._kept
 
     @property
     def has_begun(self) -> bool:
         """True if the worker has been connected to a group."""
         return bool(self._group[0])
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return the fields of the `standing` message, from which a new coordinator recovers."""
-        return {
-            "state": self.state.value,
-            "epoch": self._epoch,
-            "group": self._group[0],
-            "members": self._group[1],
-            "plan": self._plan[0],
-            "planned": self._plan[1],
-            "trainings": self._trainings,
-            "told": [[kind, fields] for kind, fields in self._kept.items()],
-        }
+    def snapshot(self) -> protocol.WorkerSnapshot:
+        """Return the message from which a new coordinator recovers."""
+        kept = [*self._kept.values()]
+        return protocol.WorkerSnapshot(
+            self.state, self._epoch, *self._group, *self._plan, self._trainings, kept
+        )

@@ -13,12 +13,13 @@ import logging
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from ddl_core.errors import PeerLost
 from ddl_elastic.base import environment
+from ddl_elastic.base.protocol import Fingerprint
 from ddl_elastic.frameworks.protocol import Digest, Framework, Share, digest_parts
 from ddl_elastic.step.step import Phase, PlainArrays, RankGroup, Recovery, Step
 
@@ -30,26 +31,6 @@ _log = logging.getLogger("ddl_elastic")
 
 class AdmissionError(RuntimeError):
     """Error: this rank computes other bits than rank 0."""
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """The digests and settings by which a rank shows that it computes the same bits as rank 0."""
-
-    member: int
-    host: str
-    state: str  # digest of the initial state
-    share: str  # digest of the computed reference share
-    environment: dict[str, str]  # settings that the bits may depend on, the likeliest first
-    parts: dict[str, str] = field(default_factory=dict)  # digests of the state's parts, see Digest
-    job: dict[str, int | str | None] = field(
-        default_factory=dict
-    )  # settings of the job, equal on all ranks
-    checkpoint: str = ""  # name of the checkpoint to resume from; "" if there is none
-
-    @property
-    def name(self) -> str:
-        return f"rank {self.member} on {self.host}"
 
 
 class Admission(Step):

@@ -41,6 +41,7 @@ import numpy as np
 
 from ddl_core import Comm
 from ddl_elastic.base.audits import Action
+from ddl_elastic.base.protocol import AuditFinding
 from ddl_elastic.step.digest import ShareDigest
 
 REPEATS = 3  # computations of a share on each rank, where there is no third rank
@@ -196,26 +197,6 @@ def gather(comm: Comm, own: Evidence) -> list[Evidence]:
     table = np.empty((comm.size, room), np.uint8)
     comm.allgather(np.frombuffer(text.ljust(room), np.uint8), table.reshape(-1))
     return [Evidence(**json.loads(row.tobytes())) for row in table]
-
-
-@dataclass(frozen=True)
-class AuditFinding:
-    """The result of an audit that found different bits.
-
-    step     the training step, which is not committed yet
-    share    its logical worker; SUM: it is in the sum of all shares; STATE: it is in the state
-    members  the members that compute wrongly, or that disagree with each other
-    first    the first step whose result may be wrong
-    stops    whether the job cannot continue
-    """
-
-    step: int
-    share: int
-    members: Sequence[int]
-    tensor: str
-    first: int
-    stops: bool
-    text: str
 
 
 def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int) -> AuditFinding:

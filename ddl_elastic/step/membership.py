@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from ddl_core import Comm, Config, Endpoint
 from ddl_core.errors import DdlError, Mismatch
-from ddl_elastic.base import environment
+from ddl_elastic.base import environment, protocol
 from ddl_elastic.base.inbox import Inbox
-from ddl_elastic.base.messages import JobOver, Message
+from ddl_elastic.base.messages import JobOver
 from ddl_elastic.step.reform import RankProgress
 from ddl_elastic.step.watchdog import OPERATION_LIMIT
 
@@ -94,7 +94,7 @@ class Membership:
         inbox: Inbox,
         member: int,
         endpoint: Endpoint,
-        addresses: Mapping[int, str],
+        addresses: Mapping[int, bytes],
         is_new: bool = False,
     ) -> None:
         self.inbox, self.member, self.is_new = inbox, member, is_new
@@ -102,7 +102,7 @@ class Membership:
         self._addresses = {**addresses}  # of all members that it has received
         self._plan: MembershipPlan | None = None
         self._fixed = False  # the ranks may have agreed on the plan, so a newer one waits
-        self._newer: Message | None = None
+        self._newer: protocol.GroupPlan | None = None
         self._newest = 0  # the number of the newest received plan
         self.is_agreed = False  # the switch follows
         self._has_told = False  # it has reported the request to leave
@@ -117,23 +117,22 @@ class Membership:
 
     # ---- plans, handled in the inbox's thread or, if they had to wait, in the voting thread ----
 
-    def _receive(self, message: Message) -> None:
-        told = message.fields
+    def _receive(self, message: protocol.GroupPlan) -> None:
         with self.inbox.changed:
-            self._addresses.update((int(each), a) for each, a in told["addresses"].items())
-            if told["plan"] < self._newest:  # another thread has handled a newer plan
+            self._addresses.update(message.addresses)
+            if message.plan < self._newest:  # another thread has handled a newer plan
                 return
-            self._newest = told["plan"]
+            self._newest = message.plan
             if self._fixed:
                 self._newer = message
                 return
-            plan = MembershipPlan(told["plan"], told["members"], told["newcomers"], told["speeds"])
+            plan = MembershipPlan(message.plan, message.members, message.newcomers, message.speeds)
             old, self._plan = self._plan, plan
             if self.member not in plan.members:
                 plan.is_ready = True
         _close(old)
         if not plan.is_ready:
-            addresses = [bytes.fromhex(self._addresses[each]) for each in plan.members]
+            addresses = [self._addresses[each] for each in plan.members]
             threading.Thread(target=self._create, args=(plan, addresses), daemon=True).start()
 
     def _create(self, plan: MembershipPlan, addresses: Sequence[bytes]) -> None:
@@ -163,14 +162,14 @@ class Membership:
     def _tell_void(self, plan: MembershipPlan, failed: Sequence[int]) -> None:
         with self.inbox.changed, suppress(OSError):
             if not self._is_closed:  # afterwards the channel carries only the final state
-                self.inbox.channel.send("void", plan=plan.number, failed=[*failed])
+                self.inbox.channel.send(protocol.PlanCancelled(plan.number, [*failed]))
 
     def request_quorum(self, members: Sequence[int], missing: Sequence[int]) -> str:
         """Request permission from the coordinator to continue without the missing members. Return
         "" if it is granted, else the reason. Called by a side of the group without a majority."""
-        question = {"members": [*members], "missing": [*missing]}
-        answer = self.inbox.ask(2 * environment.dead() + ANSWER_MORE, **question)
-        return answer.fields["why"] if answer else "the coordinator does not answer"
+        request = protocol.QuorumRequest([*members], [*missing])
+        reply = self.inbox.ask(2 * environment.dead() + ANSWER_MORE, request)
+        return reply.why if reply else "the coordinator does not answer"
 
     # ---- a member's votes ----
 
@@ -178,7 +177,7 @@ class Membership:
         """Report to the coordinator, once, that this worker was asked to leave."""
         if _asked and not self._has_told:
             self._has_told = True
-            self.inbox.channel.send("leave")
+            self.inbox.channel.send(protocol.LeaveRequested())
 
     def word(self) -> int:
         """Return this rank's ballot: the number of the plan whose comm it has, or 0. The plan then
@@ -241,7 +240,7 @@ class Membership:
         assert plan and self.is_agreed
         close(comm)
         if plan.comm is None:
-            self.inbox.channel.send("left")
+            self.inbox.channel.send(protocol.WorkerLeft())
             self.close()
             raise Left(0)
         self._take_over()
@@ -268,8 +267,8 @@ class Membership:
                 self._fixed = True
                 return plan
         message = inbox.receive()
-        if message.kind == "refused":
-            raise NotAdmitted(message.fields["why"])
+        if isinstance(message, protocol.WorkerRefused):
+            raise NotAdmitted(message.why)
         raise JobOver("the job is over")
 
     def joined(self) -> None:

@@ -49,13 +49,13 @@ import numpy as np
 from ddl_core import Comm, Order, Work
 from ddl_core.errors import DdlError, PeerLost
 from ddl_elastic.base.audits import AuditError
+from ddl_elastic.base.protocol import AuditFinding
 from ddl_elastic.frameworks.protocol import Ready, Share, Summed
 from ddl_elastic.step.audit import (
     NOTHING,
     STATE,
     SUM,
     Audit,
-    AuditFinding,
     AuditOutcome,
     describe,
     describe_difference,

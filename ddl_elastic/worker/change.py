@@ -11,15 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from ddl_core import Comm
+from ddl_elastic.base.protocol import Fingerprint, WarmedUp
 from ddl_elastic.frameworks.protocol import Framework, State
 from ddl_elastic.step import transfer
-from ddl_elastic.step.admission import AdmissionError, Fingerprint
+from ddl_elastic.step.admission import AdmissionError
 from ddl_elastic.step.membership import MembershipPlan, NotAdmitted, close
 from ddl_elastic.step.reform import LOST, UNKNOWN, RankProgress, decide, gather
 from ddl_elastic.step.step import RankGroup
@@ -104,7 +105,7 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
     assert membership
     results, receiver = Results(job.framework), Receiver()
     receiver.reserve(job.framework.state())
-    membership.inbox.channel.send("warmed", bits=asdict(candidate))
+    membership.inbox.channel.send(WarmedUp(candidate))
     while True:
         try:
             plan = membership.wait()

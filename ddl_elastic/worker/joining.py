@@ -14,6 +14,7 @@ from ddl_core.errors import DdlError
 from ddl_elastic.base import environment
 from ddl_elastic.base.inbox import Inbox
 from ddl_elastic.base.messages import Channel, JobOver
+from ddl_elastic.base.protocol import TO_WORKER, ConnectGroup, WarmUp, WorkerReady
 from ddl_elastic.step.membership import Membership, leave_when_asked
 from ddl_elastic.step.watchdog import OPERATION_LIMIT
 from ddl_elastic.worker.reporter import Reporter
@@ -37,7 +38,7 @@ def join() -> dict[str, Any]:
     the reporter, as keyword arguments for Loop. Raises JobOver."""
     global _agent, _reporter
     if found := environment.take_agent():
-        channel = Channel(socket.socket(fileno=os.dup(found[0])))
+        channel = Channel(socket.socket(fileno=os.dup(found[0])), TO_WORKER)
         if threading.current_thread() is threading.main_thread():
             leave_when_asked()
         _agent, _reporter = (Inbox(channel), found[1]), Reporter(channel, environment.traces())
@@ -53,28 +54,23 @@ def connect(inbox: Inbox, member: int, secret: str | None = None) -> dict[str, A
     endpoint = Endpoint(secret=secret)
     address = endpoint.address
     while True:
-        inbox.channel.send("ready", address=address.hex(), pid=os.getpid())
-        plan = inbox.receive()
-        if plan.kind == "exit":
+        inbox.channel.send(WorkerReady(address, os.getpid()))
+        message = inbox.receive()
+        is_new = isinstance(message, WarmUp)
+        group = ConnectGroup([member], [address], 0) if is_new else message
+        if not isinstance(group, ConnectGroup):
             raise JobOver("the job is over, or continues without this worker")
-        is_new = plan.kind == "warm"
-        found = alone(address, member) if is_new else plan.fields
         try:
-            comm = create(endpoint, member, found)
+            comm = create(endpoint, member, group)
         except DdlError:
             continue
-        addresses = dict(zip(found["members"], found["addresses"], strict=True))
+        addresses = dict(zip(group.members, group.addresses, strict=True))
         membership = Membership(inbox, member, endpoint, addresses, is_new)
-        return {"comm": comm, "members": found["members"], "membership": membership}
+        return {"comm": comm, "members": group.members, "membership": membership}
 
 
-def alone(address: bytes, member: int) -> dict[str, Any]:
-    return {"members": [member], "addresses": [address.hex()], "attempt": 0}
-
-
-def create(endpoint: Endpoint, member: int, plan: dict[str, Any]) -> Comm:
-    """Create the comm of the members in a plan. Raises DdlError."""
-    addresses = [bytes.fromhex(each) for each in plan["addresses"]]
-    limit = CONNECT_LIMIT + CONNECT_EACH * len(addresses)
-    config = Config(timeout=limit, operation_timeout=OPERATION_LIMIT, epoch=plan["attempt"])
-    return endpoint.connect(addresses, plan["members"].index(member), config)
+def create(endpoint: Endpoint, member: int, group: ConnectGroup) -> Comm:
+    """Create the comm of a group's members. Raises DdlError."""
+    limit = CONNECT_LIMIT + CONNECT_EACH * len(group.addresses)
+    config = Config(timeout=limit, operation_timeout=OPERATION_LIMIT, epoch=group.epoch)
+    return endpoint.connect(group.addresses, group.members.index(member), config)

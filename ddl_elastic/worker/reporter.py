@@ -8,15 +8,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ddl_core import Comm
-from ddl_elastic.base import timeline
-from ddl_elastic.base.messages import Channel
+from ddl_elastic.base import protocol, timeline
 from ddl_elastic.frameworks.protocol import Framework, digest_parts
-from ddl_elastic.step.audit import AuditFinding
 from ddl_elastic.step.step import Recovery
 
 REPORT_EVERY = 0.1  # seconds
@@ -30,7 +26,9 @@ class Reporter:
     """The sender of a worker's reports. Without a channel it only logs. `traces` is the folder for
     the timeline's data."""
 
-    def __init__(self, channel: Channel | None = None, traces: Path | None = None) -> None:
+    def __init__(
+        self, channel: protocol.JobChannel | None = None, traces: Path | None = None
+    ) -> None:
         self._channel, self._traces = channel, traces
         self._jobs = 0  # number of finished jobs
         self._reported = 0.0  # time of the last progress report
@@ -43,8 +41,7 @@ class Reporter:
     def begin(self, steps: int, batch: int, logical: int, watchdog: float) -> None:
         """Report that a job of this many steps begins."""
         if self._channel:
-            told = {"steps": steps, "batch": batch, "logical": logical}
-            self._channel.send("begin", **told, watchdog=float(watchdog))
+            self._channel.send(protocol.TrainingBegun(steps, batch, logical, watchdog))
 
     def computed(self, seconds: float) -> None:
         """Count a computed share and its duration."""
@@ -55,24 +52,24 @@ class Reporter:
         """Count a share that was computed for an audit."""
         self._audited += 1
 
-    def found(self, finding: AuditFinding) -> None:
+    def found(self, finding: protocol.AuditFinding) -> None:
         """Send the finding of an audit. This waits for the coordinator."""
         if self._channel:
             with suppress(OSError):
-                self._channel.send("audit", **{**asdict(finding), "members": [*finding.members]})
+                self._channel.send(finding)
         else:
             _log.error(finding.text)
 
     def stopped(self, step: int, first: int, text: str) -> None:
         """Report that the job stops after this step because results may be wrong."""
-        self.found(AuditFinding(step, -1, [], "", first, True, text))
+        self.found(protocol.AuditFinding(step, -1, [], "", first, True, text))
 
     def rolled_back(self, step: int, first: int, text: str) -> None:
         """Report that the job has gone back to this step because results may have been wrong from
         step `first` on."""
         if self._channel:
             with suppress(OSError):
-                self._channel.send("rollback", step=step, first=first, text=text)
+                self._channel.send(protocol.RolledBack(step, first, text))
 
     def recovered(self, recovery: Recovery | None, step: int) -> None:
         """Report the cost of deaths, if there were any."""
@@ -80,7 +77,7 @@ class Reporter:
             return
         self.recomputed += recovery.adopted
         if self._channel:
-            self._channel.offer("recovered", **{**vars(recovery), "step": step})
+            self._channel.offer(protocol.RanksRecovered(**{**vars(recovery), "step": step}))
 
     def committed(self, step: int, loss: float, members: int = 1) -> None:
         """Report a committed step, at a limited rate, and only if the coordinator keeps up."""
@@ -89,14 +86,14 @@ class Reporter:
         now = time.monotonic()
         if now - self._reported >= max(REPORT_EVERY, members / REPORTS):
             self._reported = now
-            self._channel.offer("progress", **self._progress(step, loss))
+            self._channel.offer(self._progress(step, loss))
             self._offer_lines()
 
-    def admitted(self, bits: dict[str, Any]) -> None:
+    def admitted(self, bits: protocol.Fingerprint) -> None:
         """Report the reference fingerprint that joining workers must match. Every worker sends it,
         so that the coordinator knows it as long as one worker lives."""
         if self._channel:
-            self._channel.send("admitted", bits=bits)
+            self._channel.send(protocol.ReferenceBits(bits))
 
     def switched(
         self, plan: int, step: int, seconds: float, members: Sequence[int], died: Sequence[int]
@@ -104,8 +101,7 @@ class Reporter:
         """Report a change of the group before this step. The ranks waited `seconds` for it, and the
         members `died` died in it."""
         if self._channel:
-            told = {"plan": plan, "step": step, "seconds": seconds, "members": list(members)}
-            self._channel.send("switched", **told, died=list(died))
+            self._channel.send(protocol.GroupSwitched(plan, step, seconds, [*members], [*died]))
 
     def line(self, text: str) -> None:
         """Show a line of the program's output."""
@@ -121,14 +117,18 @@ class Reporter:
     def flush(self) -> None:
         """Send all lines. This waits for the coordinator. Raises OSError if it has exited."""
         while self._channel and self._lines:
-            self._channel.send("line", text=self._next_line())
+            self._channel.send(protocol.OutputLine(self._next_line()))
             self._lines.popleft()
             self._dropped = 0
 
     def _offer_lines(self) -> None:
         """Send unsent lines to the coordinator until this would block. A pager may block the
         coordinator."""
-        while self._channel and self._lines and self._channel.offer("line", text=self._next_line()):
+        while (
+            self._channel
+            and self._lines
+            and self._channel.offer(protocol.OutputLine(self._next_line()))
+        ):
             self._lines.popleft()
             self._dropped = 0
 
@@ -144,15 +144,10 @@ class Reporter:
         if self._channel:
             found = digest_parts(framework.state())
             self.flush()
-            self._channel.send("progress", **self._progress(steps - 1, framework.loss))
-            told = {"digest": found.whole, "parts": found.parts}
-            self._channel.send("done", steps=steps, loss=framework.loss, **told)
+            self._channel.send(self._progress(steps - 1, framework.loss))
+            self._channel.send(
+                protocol.TrainingDone(steps, framework.loss, found.whole, found.parts)
+            )
 
-    def _progress(self, step: int, loss: float) -> dict[str, Any]:
-        return {
-            "step": step,
-            "loss": loss,
-            "shares": self._shares,
-            "busy": self._busy,
-            "audited": self._audited,
-        }
+    def _progress(self, step: int, loss: float) -> protocol.StepCommitted:
+        return protocol.StepCommitted(step, loss, self._shares, self._busy, self._audited)

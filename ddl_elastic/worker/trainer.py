@@ -8,19 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic.base import environment
+from ddl_elastic.base import environment, protocol
 from ddl_elastic.base.inbox import Inbox
-from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.messages import pack
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.frameworks.protocol import Framework
 from ddl_elastic.worker.joining import connect
 from ddl_elastic.worker.loop import Loop
 from ddl_elastic.worker.reporter import Reporter
 
+CHUNK = 1 << 19  # bytes of a tensor in one message
+
 
 def work(
     spec: AgentSpec,
-    channel: Channel,
+    channel: protocol.JobChannel,
     options: dict[str, Any],
     secret: str,
     make: Callable[[], Framework],
@@ -44,8 +46,8 @@ def work(
             beside=True,
         )
         train(loop, data)
-        while (message := inbox.receive()).kind != "exit":
-            if message.kind == "state":
+        while not isinstance(message := inbox.receive(), protocol.ExitWorker):
+            if isinstance(message, protocol.SendState):
                 send_state(framework, channel)
     except EOFError:
         return  # the job is over
@@ -63,16 +65,17 @@ def train(loop: Loop, data: dict[str, Any]) -> None:
     loop.close()
 
 
-def tell_failure(channel: Channel, error: Exception) -> None:
+def tell_failure(channel: protocol.JobChannel, error: Exception) -> None:
     text = f"{type(error).__name__}: {error}"
-    channel.send("failed", error=text, trace=traceback.format_exc())
+    channel.send(protocol.ProgramFailed(text, traceback.format_exc()))
 
 
-def send_state(framework: Framework, channel: Channel) -> None:
+def send_state(framework: Framework, channel: protocol.JobChannel) -> None:
     """Send the state as messages for coordinator.receive_state."""
     for name, tensor in framework.state().items():
         data = tensor.data.data
-        shape = list(tensor.shape)
-        channel.send("tensor", name=name, dtype=tensor.dtype, shape=shape, bytes=len(data))
-        channel.send_data(data)
-    channel.send("end")
+        channel.send(protocol.TensorHeader(name, tensor.dtype, list(tensor.shape), len(data)))
+        for begin in range(0, len(data), CHUNK):
+            part = protocol.TensorData(data[begin : begin + CHUNK])
+            channel.send_packed(pack(part, compress=False))
+    channel.send(protocol.StateEnd())

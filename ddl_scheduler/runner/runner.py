@@ -14,12 +14,12 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ddl_elastic.base import environment
-from ddl_elastic.base.messages import Channel, Message
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import JobChannel
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.coordinator.coordinator import Coordinator, EventListener, JobFailed, wait_for_end
 from ddl_elastic.coordinator.worker_registry import Size, Worker
@@ -29,6 +29,7 @@ from ddl_elastic.engines.local import LocalEngine
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.requests import MOST, JobSpec, spec_read
 from ddl_scheduler.base.store import disk_trouble
+from ddl_scheduler.runner import protocol
 from ddl_scheduler.runner.slot_filter import SlotFilterEngine
 from ddl_scheduler.runner.throughput import ThroughputEstimator
 from ddl_scheduler.runner.user import acting_as, become, user_find
@@ -43,34 +44,6 @@ LOG_BYTES = 256 << 20  # the most bytes of a log file
 LIMIT_EVERY = 2.0  # seconds between two checks of their lengths
 WRITE_AGAIN = 0.5  # seconds between two attempts while the disk is full
 EVENTS = 100  # reported events of a job, the newest ones
-
-
-@dataclass(frozen=True)
-class RunSpec:
-    """The description of a run.
-
-    store    the service's file
-    spec     the specification, as the store has it
-    slots    the names of all slots of this host, by the engine's ids; empty if agents have the
-             slots
-    granted  the slots with which the job begins
-    run      the name of this run for agents; "" without agents
-    token    the secret with which agents authenticate
-    user     the user that runs the workers; "" means the service's user
-    """
-
-    store: str
-    job: int
-    spec: Mapping[str, Any]
-    slots: Sequence[str]
-    granted: Sequence[str]
-    run: str = ""
-    token: str = ""
-    user: str = ""
-
-    @property
-    def job_folder(self) -> JobFolder:
-        return JobFolder(Path(self.store), self.job)
 
 
 class Log(EventListener):
@@ -99,7 +72,7 @@ class Log(EventListener):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
 
-def run(order: RunSpec, listener: socket.socket) -> None:
+def run(order: protocol.RunSpec, listener: socket.socket) -> None:
     """Run the job to its end, and write the result."""
     folder = order.job_folder
     log, earlier = Log(folder.events), folder.result()
@@ -129,7 +102,11 @@ def _write(folder: JobFolder, result: Mapping[str, Any]) -> None:
 
 
 def _run(
-    order: RunSpec, spec: JobSpec, listener: socket.socket, log: Log, earlier: dict[str, Any]
+    order: protocol.RunSpec,
+    spec: JobSpec,
+    listener: socket.socket,
+    log: Log,
+    earlier: dict[str, Any],
 ) -> dict[str, Any]:
     folder = order.job_folder
     user = user_find(order.user) if order.user else None
@@ -150,7 +127,7 @@ def _run(
     if user:
         folder.give_checkpoints(user.pw_uid, user.pw_gid)
 
-    def work(agent: AgentSpec, channel: Channel) -> None:
+    def work(agent: AgentSpec, channel: JobChannel) -> None:
         listener.close()
         if user:
             become(user)
@@ -162,7 +139,7 @@ def _run(
 
 
 def _run_on_agents(
-    order: RunSpec,
+    order: protocol.RunSpec,
     spec: JobSpec,
     wanted: Program,
     listener: socket.socket,
@@ -174,7 +151,7 @@ def _run_on_agents(
     logs = order.job_folder.path
     with DialedEngine(("", 0), order.token, wanted, log.event, logs=logs) as dialed:
         engine = SlotFilterEngine(dialed, dialed.name, order.granted)
-        where = {"run": order.run, "port": dialed.port}
+        where = order.run, dialed.port
         return Runner(engine, spec, listener, log, earlier, where, dialed.failures).run()
 
 
@@ -193,7 +170,7 @@ def program_path(spec: JobSpec) -> Path:
 class Runner:
     """A run of a job, from its start or its newest checkpoint to its end or a pause.
 
-    where     the port for agents and the name of the run; {} if its slots are on this machine
+    where     the name of the run and the port for agents; None if its slots are on this machine
     failures  messages of agents that cannot run the program
     """
 
@@ -204,17 +181,17 @@ class Runner:
         listener: socket.socket,
         log: Log,
         earlier: dict[str, Any],
-        where: Mapping[str, Any] | None = None,
+        where: tuple[str, int] | None = None,
         failures: Sequence[str] = (),
     ) -> None:
-        self._engine, self._where, self._failures = engine, where or {}, failures
+        self._engine, self._where, self._failures = engine, where, failures
         self._pace = ThroughputEstimator()
         self._pace.load(earlier.get("measured", []))
         self._log, self._threads = log, spec.threads
         self._listener = listener
         self._begun: Coordinator | None = None  # set once there is a slot for a worker
-        self._service: Channel | None = None
-        self._told: dict[str, Any] = {}
+        self._service: Channel[protocol.ToRun] | None = None
+        self._told: protocol.RunStatus | None = None
         self._told_at = 0.0
         self._number = 0  # the number of the last grant
         self._leaving: dict[int, float] = {}  # by member: when the worker was asked to leave
@@ -243,7 +220,8 @@ class Runner:
         if self._stops and (result["state"] == "failed" or not self._job.report().get("hash")):
             result = {"state": self._stops}
         told = self._describe()
-        return {**result, **{name: told[name] for name in ("report", "measured", "logical")}}
+        result |= {"report": told.report, "measured": told.measured, "logical": told.logical}
+        return result
 
     def _find_places(self) -> bool:
         """Wait for slots, since agents on other hosts need a while to connect. Return whether the
@@ -259,7 +237,7 @@ class Runner:
                 raise JobFailed("; ".join(self._failures))
             if now > began + PLACES_LIMIT:
                 raise JobFailed(
-                    f"no agent has connected to port {self._where['port']} within"
+                    f"no agent has connected to port {self._where[1]} within"
                     f" {PLACES_LIMIT:.0f} s; check that agents can reach every port of this machine"
                 )
             self._engine.events(0.05)
@@ -295,11 +273,11 @@ class Runner:
                 connection, _ = self._listener.accept()
                 if self._service:
                     self._service.close()
-                self._service, self._told = Channel(connection), {}
+                self._service, self._told = Channel(connection, protocol.TO_RUN), None
                 if self._where:
                     with suppress(OSError):  # the next poll finds out
-                        told = {"number": self._number, "held": self._engine.held}
-                        self._service.send("listens", **self._where, **told)
+                        told = protocol.RunListens(*self._where, self._number, self._engine.held)
+                        self._service.send(told)
                 return
             try:
                 for message in one.poll():
@@ -308,22 +286,20 @@ class Runner:
                 one.close()
                 self._service = None
 
-    def _take(self, message: Message) -> None:
-        if message.kind == "grant":
+    def _take(self, message: protocol.ToRun) -> None:
+        if isinstance(message, protocol.GrantSlots):
             if not self._stops:
-                self._grant(**message.fields)
-        elif message.kind == "pause":
+                self._grant(message)
+        elif isinstance(message, protocol.PauseRun):
             self._stop("paused", PAUSE_LIMIT)
-        elif message.kind == "cancel":
-            self._stop("cancelled", 0.0)
         else:
-            raise ValueError(f"an unknown message {message.kind!r}")
+            self._stop("cancelled", 0.0)
 
-    def _grant(self, number: int, slots: list[str]) -> None:
-        self._number = number
-        self._engine.granted = frozenset(slots)
+    def _grant(self, grant: protocol.GrantSlots) -> None:
+        self._number = grant.number
+        self._engine.granted = frozenset(grant.slots)
         if self._begun:
-            self._job.registry.resize(max(1, len(slots)))
+            self._job.registry.resize(max(1, len(grant.slots)))
 
     def _stop(self, how: str, limit: float) -> None:
         self._stops = how
@@ -331,28 +307,25 @@ class Runner:
         if self._begun:
             self._job.registry.pause()
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self) -> protocol.RunStatus:
         report = self._job.report()
         report["events"] = report["events"][-EVENTS:]
-        return {
-            "number": self._number,
-            "report": report,
-            "held": self._engine.held if self._job.alive() else [],
-            "measured": self._pace.measured(),
-            "logical": self._job.registry.logical,
-        }
+        held = self._engine.held if self._job.alive() else []
+        return protocol.RunStatus(
+            self._number, held, report, self._pace.measured(), self._job.registry.logical
+        )
 
     def _tell(self) -> None:
         now = time.monotonic()
         self._measure(now)
         if self._service is None:
             return
-        known = (self._told.get("number"), self._told.get("held"))
+        known = self._told and (self._told.number, self._told.held)
         if now < self._told_at + TELL_EVERY and known == (self._number, self._engine.held):
             return
         told, self._told_at = self._describe(), now
         with suppress(OSError):  # the next poll finds out
-            if self._service.offer("told", **told):  # fails if the service does not keep up
+            if self._service.offer(told):  # fails if the service does not keep up
                 self._told = told
 
     def _measure(self, now: float) -> None:

@@ -17,7 +17,6 @@ descriptions are carried out with the service's rights.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -26,14 +25,14 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from ddl_elastic.base.messages import decode, encode
 from ddl_elastic.engines import program
 from ddl_scheduler.base.requests import spec_read
 from ddl_scheduler.runner import runner
-from ddl_scheduler.runner.runner import RunSpec
+from ddl_scheduler.runner.protocol import RUN_SPEC, RunSpec
 
 _LARGEST = 1 << 18  # the most bytes of a run's description
 _LONGEST = 1 << 20  # the most characters of a program that are searched for names of frameworks
@@ -61,9 +60,8 @@ class Starter:
 
     def start(self, order: RunSpec, lock: int, listener: socket.socket) -> None:
         """Start the job, and return at once. Raises OSError and StarterLost."""
-        text = json.dumps(asdict(order)).encode()
         try:
-            socket.send_fds(self._connection, [text], [lock, listener.fileno()])
+            socket.send_fds(self._connection, [encode(order)], [lock, listener.fileno()])
         except ConnectionError as error:
             raise StarterLost(
                 "the process that starts jobs has exited: restart ddl serve; running jobs continue"
@@ -85,7 +83,7 @@ def _by_frameworks() -> _Take:
     servers: dict[tuple[str, ...], socket.socket] = {}
 
     def take(text: bytes, files: list[int]) -> None:
-        path = _program(json.loads(text))
+        path = _program(decode(RUN_SPEC, text))
         text_of_program = _read(path)
         names = tuple(program.named(text_of_program)) if text_of_program else ()
         if server := servers.get(names):
@@ -120,15 +118,15 @@ def _by_fork(path: Path | None) -> _Take:
 
     def take(text: bytes, files: list[int]) -> None:
         if os.fork() == 0:
-            _run(RunSpec(**json.loads(text)), files)
+            _run(decode(RUN_SPEC, text), files)
 
     return take
 
 
-def _program(order: dict[str, Any]) -> Path:
+def _program(order: RunSpec) -> Path:
     """Return the program's path. The runner reports a missing file."""
     try:
-        return runner.program_path(spec_read(order["spec"]))
+        return runner.program_path(spec_read(order.spec))
     except ValueError:
         return Path(os.devnull)
 

@@ -18,8 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddl_elastic.base.messages import Channel, Message
-from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check_hello
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.engines import protocol
+from ddl_elastic.engines.agent_listener import AgentListener
 from ddl_launch import frames
 from ddl_scheduler.planning.jobs import PolicySlot
 
@@ -30,7 +31,7 @@ RETURN_LIMIT = 15.0  # seconds that agents have to connect after the service has
 @dataclass(eq=False)
 class _PooledAgent:
     connection: socket.socket
-    channel: Channel
+    channel: Channel[protocol.FromPoolAgent]
     slots: list[PolicySlot]
     # Runs that have processes on the agent, by its last report.
     runs: set[str] = field(default_factory=set)
@@ -121,36 +122,34 @@ class AgentPool:
         except ValueError as error:
             self._lose(name, f"it sent {error}")
 
-    def _take(self, name: str, agent: _PooledAgent, message: Message) -> None:
-        if message.kind == "serves":
-            runs = {str(run) for run in message.fields["runs"]}
-            ended = agent.runs - runs
-            agent.asked -= ended  # so that the service may ask for them again
-            agent.runs = runs
-        elif message.kind == "unserved":
-            agent.asked.discard(message.fields["run"])
-            self._show(f"agent {name}: {message.fields['why']}")
-        elif message.kind == "leave":
-            agent.leaves = True
-            self._show(f"agent {name} was asked to end and is leaving")
-        else:
-            raise ValueError(f"an unknown message {message.kind!r}")
+    def _take(self, name: str, agent: _PooledAgent, message: protocol.FromPoolAgent) -> None:
+        match message:
+            case protocol.RunsServed():
+                ended = agent.runs.difference(message.runs)
+                agent.asked -= ended  # so that the service may ask for them again
+                agent.runs = {*message.runs}
+            case protocol.RunUnserved():
+                agent.asked.discard(message.run)
+                self._show(f"agent {name}: {message.why}")
+            case protocol.AgentLeaves():
+                agent.leaves = True
+                self._show(f"agent {name} was asked to end and is leaving")
 
-    def _admit(self, connection: socket.socket, hello: Mapping[str, Any]) -> None:
-        check_hello(hello, AGENT_HELLO)
-        name = hello["agent"]
-        if "/" in name:
-            raise ValueError(f"the agent's name {name!r} contains a slash")
+    def _admit(self, connection: socket.socket, greeting: protocol.Greeting, nonce: bytes) -> None:
+        name = greeting.agent
+        if "/" in name or not isinstance(greeting, protocol.AgentGreeting):
+            raise ValueError(f"a greeting of an agent named {name!r}: {greeting}")
         if old := self._agents.pop(name, None):
             old.channel.close()
         self._away.pop(name, None)
         slots = [
-            PolicySlot(f"{name}/{number}", hello["host"], memory=self._memory)
-            for number in range(hello["slots"])
+            PolicySlot(f"{name}/{number}", greeting.host, memory=self._memory)
+            for number in range(greeting.slots)
         ]
-        self._dial_in.answer(connection, hello, {"pool": True})
+        self._dial_in.answer(connection, nonce, protocol.PoolSettings())
         connection.settimeout(None)
-        self._agents[name] = _PooledAgent(connection, Channel(connection), slots)
+        channel = Channel(connection, protocol.FROM_POOL_AGENT)
+        self._agents[name] = _PooledAgent(connection, channel, slots)
         self._show(f"agent {name} has connected with {len(slots)} slots")
 
     def _lose(self, name: str, why: str) -> None:
@@ -168,7 +167,7 @@ class AgentPool:
             agent = self._agents.get(name)
             if agent and run not in agent.asked:
                 agent.asked.add(run)
-                self._send(agent, "serve", run=run, port=port)
+                self._send(agent, protocol.ServeRun(run, port))
 
     def drop_others(self, runs: Mapping[str, Collection[str]]) -> None:
         """Ask agents to drop all runs but these. `runs` maps each run to the slots that it
@@ -178,13 +177,13 @@ class AgentPool:
                 held = [slot for slot in runs.get(run, ()) if slot.rpartition("/")[0] == name]
                 if run not in runs or (agent.leaves and not held):
                     agent.asked.discard(run)
-                    self._send(agent, "drop", run=run)
+                    self._send(agent, protocol.DropRun(run))
 
     def is_stale(self, slot: str, runs: Collection[str]) -> bool:
         """Return whether the slot's agent still has processes of other runs than these."""
         agent = self._agents.get(slot.rpartition("/")[0])
         return agent is not None and not agent.runs <= {*runs}
 
-    def _send(self, agent: _PooledAgent, kind: str, **fields: Any) -> None:
+    def _send(self, agent: _PooledAgent, message: protocol.ToPoolAgent) -> None:
         with suppress(OSError):  # the next poll removes the agent
-            agent.channel.send(kind, **fields)
+            agent.channel.send(message)

@@ -11,6 +11,7 @@ from typing import Any
 from ddl_elastic.base.messages import Channel
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.planning.model import StepTiming
+from ddl_scheduler.runner import protocol
 from ddl_scheduler.service.job_stats import JobStats
 
 _NEW = 0.1  # a smaller relative change of a measurement does not trigger a plan
@@ -31,12 +32,13 @@ class Run:
         self.known = JobStats()
         self._granted, self._number = self.held, 0
         self._has_told = False
-        self.channel: Channel | None = None  # None if the run has ended, or is about to end
+        # None if the run has ended, or is about to end.
+        self.channel: Channel[protocol.FromRun] | None = None
         self._connect()
 
     def _connect(self) -> None:
         with suppress(OSError):
-            self.channel = Channel(self.folder.connect())
+            self.channel = Channel(self.folder.connect(), protocol.FROM_RUN)
             self._has_told = False
 
     def close(self) -> None:
@@ -56,17 +58,17 @@ class Run:
         """Allow the run to use these slots from now on."""
         self._granted, self._number = frozenset(slots), self._number + 1
         self.held |= self._granted
-        self._send("grant", number=self._number, slots=sorted(slots))
+        self._send(protocol.GrantSlots(self._number, sorted(slots)))
 
     def ask(self, what: str) -> None:
         """Request the run to pause or to cancel."""
         self.asked = what
-        self._send(what)
+        self._send(protocol.PauseRun() if what == "pause" else protocol.CancelRun())
 
-    def _send(self, kind: str, **fields: Any) -> None:
+    def _send(self, message: protocol.ToRun) -> None:
         if self.channel:
             with suppress(OSError):  # the next poll finds out
-                self.channel.send(kind, **fields)
+                self.channel.send(message)
 
     # ---- the reports of the run ----
 
@@ -75,40 +77,34 @@ class Run:
         before, told = self.known, self._has_told
         try:
             for message in self.channel.poll() if self.channel else []:
-                if message.kind == "listens":
-                    self._listens(**message.fields)
-                elif message.kind == "told":
-                    self._take(**message.fields)
+                if isinstance(message, protocol.RunListens):
+                    self._listens(message)
                 else:
-                    raise ValueError(f"an unknown message {message.kind!r}")
+                    self._take(message)
         except (EOFError, ValueError):
             self.close()
         return not told or _is_news(before, self.known)
 
-    def _listens(self, run: str, port: int, number: int, held: list[str]) -> None:
+    def _listens(self, message: protocol.RunListens) -> None:
         """Record the run's port. The run may still wait for agents; it can be granted other slots
         already."""
-        self.name, self.port = run, port
-        self._has_told, self._number = True, number
-        self._granted = self.held = frozenset(held)
+        self.name, self.port = message.run, message.port
+        self._has_told, self._number = True, message.number
+        self._granted = self.held = frozenset(message.held)
 
-    def _take(
-        self, number: int, held: list[str], report: dict[str, Any], measured: Any, logical: int
-    ) -> None:
+    def _take(self, status: protocol.RunStatus) -> None:
         if not self._has_told:  # the run was just started or adopted
-            self._has_told, self._number = True, number
-            self._granted = frozenset(held)
+            self._has_told, self._number = True, status.number
+            self._granted = frozenset(status.held)
         # A reply to an earlier grant does not include the newest one.
-        self.held = frozenset(held) | (self._granted if number < self._number else frozenset())
-        self.report = report
-        left = report["steps_total"] - report["steps"]
+        earlier = self._granted if status.number < self._number else frozenset[str]()
+        self.held = frozenset(status.held) | earlier
+        self.report = status.report
+        total = self.report["steps_total"]
         self.known = JobStats(
-            logical,
-            tuple(
-                StepTiming(int(size), int(hosts), float(seconds), float(share))
-                for size, hosts, seconds, share in measured
-            ),
-            left if report["steps_total"] else float("inf"),
+            status.logical,
+            tuple(StepTiming(*each) for each in status.measured),
+            total - self.report["steps"] if total else float("inf"),
         )
 
     def has_ended(self) -> bool:

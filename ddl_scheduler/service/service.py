@@ -53,7 +53,7 @@ from ddl_scheduler.base.store import (
 )
 from ddl_scheduler.planning.jobs import PolicyJob, PolicySlot, Schedule, Settings, Tenant
 from ddl_scheduler.planning.policy import plan_make
-from ddl_scheduler.runner.runner import RunSpec
+from ddl_scheduler.runner.protocol import RunSpec
 from ddl_scheduler.runner.starter import Starter
 from ddl_scheduler.service.agents import AgentPool
 from ddl_scheduler.service.job_stats import JobStats, job_of

@@ -28,6 +28,7 @@ class Libddl(CMakePackage, PythonExtension):
         depends_on("py-pip", type="build")
         depends_on("py-scikit-build-core@1.1:1", type="build")
         depends_on("py-cffi@1.17:", type=("build", "run"))
+        depends_on("py-msgspec@0.19:", type=("build", "run"))
         depends_on("py-numpy@1.24:", type=("build", "run"))
         depends_on("py-tomli@2:", when="^python@:3.10", type=("build", "run"))
 

@@ -23,13 +23,25 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import clean_environment
 from waits import wait_until
 
-from ddl_elastic.base.messages import Channel
-from ddl_elastic.engines import AgentSpec, Engine, Event, Program, dialing, program
+import ddl_core
+from ddl_elastic.base.messages import Message
+from ddl_elastic.base.protocol import ExitWorker, JobChannel, StepCommitted, WorkerReady
+from ddl_elastic.engines import (
+    AgentSpec,
+    Engine,
+    Event,
+    Handle,
+    Program,
+    dialing,
+    program,
+    protocol,
+)
 from ddl_elastic.engines.agent import is_ordered
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.hosts import HostAgents
@@ -49,7 +61,7 @@ TOKEN = "a token of tests"
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
-def work(spec: AgentSpec, channel: Channel) -> None:
+def work(spec: AgentSpec, channel: JobChannel) -> None:
     program.work(spec, channel, WORKER, [], "secret", None)
 
 
@@ -110,11 +122,14 @@ def cluster_address() -> str:
 
 
 @contextmanager
-def dial_in(port: int, folder: Path, slots: int, token: str = TOKEN) -> Iterator[subprocess.Popen]:
+def dial_in(
+    port: int, folder: Path, slots: int, token: str = TOKEN, before: str = ""
+) -> Iterator[subprocess.Popen]:
     # One for each agent: another one may be reading its own.
     file = folder / f"token{len(list(folder.glob('token*')))}"
     file.write_text(f"{token}\n")
-    order = [sys.executable, "-m", "ddl_launch.commands", "elastic", "agent"]
+    code = f"{before}\nimport sys\nfrom ddl_launch.commands.cli import main\nsys.exit(main())"
+    order = [sys.executable, "-c", code, "elastic", "agent"]
     order += ["--join", f"127.0.0.1:{port}", "--token-file", str(file), "-n", str(slots)]
     with subprocess.Popen(
         order, cwd=folder, env=clean_environment({}), stderr=subprocess.PIPE, text=True
@@ -158,6 +173,12 @@ def engine(make: Make, tmp_path: Path) -> Iterator[Engine]:
         yield engine
 
 
+def read_ready(handle: Handle) -> WorkerReady:
+    message = handle.channel.receive()
+    assert isinstance(message, WorkerReady)
+    return message
+
+
 def ended(engine: Engine) -> Event:
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
@@ -171,9 +192,9 @@ def test_a_worker_ends_by_itself_is_asked_to_and_is_killed(engine: Engine) -> No
     handles = [engine.start(slot, AgentSpec(n, 2)) for n, slot in enumerate(engine.slots())]
     assert [slot.state for slot in engine.slots()] == ["used"] * 3
     for handle in handles:
-        assert handle.channel.receive().kind == "ready"
-        assert handle.channel.receive().kind == "progress"
-    handles[0].channel.send("exit")
+        read_ready(handle)
+        assert isinstance(handle.channel.receive(), StepCommitted)
+    handles[0].channel.send(ExitWorker())
     first = ended(engine)
     assert (first.kind, first.member, first.slot.id, first.code) == ("agent ended", 0, 0, 7)
     engine.stop(handles[1], 60)
@@ -186,7 +207,7 @@ def test_a_worker_ends_by_itself_is_asked_to_and_is_killed(engine: Engine) -> No
     text = b"".join(engine.logs(handles[1], follow=True))
     assert text == b"member 1, 2 threads\n"
     again = engine.start(engine.slots()[0], AgentSpec(5, 1))
-    assert again.channel.receive().kind == "ready"
+    read_ready(again)
     output = engine.logs(again, follow=True)
     wait_until(lambda: bool(engine.slots()) and next(output) == b"member 5, 1 threads\n")
 
@@ -201,13 +222,13 @@ def test_a_slot_holds_one_agent(engine: Engine) -> None:
 def test_closing_ends_all(make: Make, tmp_path: Path) -> None:
     with make(1, tmp_path) as engine:
         handle = engine.start(engine.slots()[0], AgentSpec(2, 1))
-        pid = handle.channel.receive().fields["pid"]
+        pid = read_ready(handle).pid
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_a_killed_worker_is_told(engine: Engine) -> None:
     handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
-    os.kill(handle.channel.receive().fields["pid"], signal.SIGKILL)
+    os.kill(read_ready(handle).pid, signal.SIGKILL)
     event = ended(engine)
     assert (event.member, event.code, event.ordered) == (0, -signal.SIGKILL, False)
 
@@ -217,7 +238,7 @@ def test_a_worker_that_ends_already_when_it_is_to_be_stopped(tmp_path: Path) -> 
     that has ended it."""
     address = str(tmp_path / "others")
 
-    def die_slowly(spec: AgentSpec, channel: Channel) -> None:
+    def die_slowly(spec: AgentSpec, channel: JobChannel) -> None:
         # Files that take long to close: after the connection, in whichever order files are closed.
         files = [os.memfd_create("lower")]
         with socket.socket(socket.AF_UNIX) as connection:
@@ -260,7 +281,7 @@ def test_what_has_ended_a_worker(code: int, sent: list[int], ordered: bool) -> N
 
 def test_workers_of_one_job_have_one_secret(engine: Engine) -> None:
     handles = [engine.start(slot, AgentSpec(n, 1)) for n, slot in enumerate(engine.slots())]
-    assert len({handle.channel.receive().fields["address"] for handle in handles}) == 1
+    assert len({read_ready(handle).address for handle in handles}) == 1
 
 
 def test_an_agent_that_is_killed_takes_its_slots_along(tmp_path: Path) -> None:
@@ -268,7 +289,7 @@ def test_an_agent_that_is_killed_takes_its_slots_along(tmp_path: Path) -> None:
         with dial_in(engine.port, tmp_path, 2) as agent:
             wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"] * 2)
             handle = engine.start(engine.slots()[1], AgentSpec(0, 1))
-            pid = handle.channel.receive().fields["pid"]
+            pid = read_ready(handle).pid
             agent.kill()
             event = ended(engine)
             assert (event.member, event.code) == (0, -signal.SIGKILL)
@@ -292,29 +313,29 @@ def test_agents_are_witnesses_for_each_other(tmp_path: Path, late: bool) -> None
     ):
         wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"] * 2)
         handles = [engine.start(slot, AgentSpec(n, 1)) for n, slot in enumerate(engine.slots())]
-        workers = [handle.channel.receive().fields for handle in handles]
-        os.kill(workers[1]["pid"], signal.SIGKILL)
+        workers = [read_ready(handle) for handle in handles]
+        os.kill(workers[1].pid, signal.SIGKILL)
         assert ended(engine).member == 1
         if late:
             wait_until(lambda: engine.slots()[1].state == "free")
             time.sleep(0.5)  # by then it has come to the fork server, which is stopped
-            os.kill(int(workers[0]["address"]), signal.SIGCONT)
+            os.kill(int(workers[0].address), signal.SIGCONT)
         told = handles[0].channel
         wait_until(lambda: bool(engine.slots() and select.select([told], [], [], 0)[0]))
         records = witness.CONTINUES + b"\x11" * 16 + witness.ENDED + b"\x01" * 16
-        assert told.receive().fields["text"] == records.hex()
+        assert told.receive().text == records.hex()
 
 
 def test_ends_that_nobody_has_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The fork server tells them, and the engine is closed without reading them."""
 
-    def work_witnessed(spec: AgentSpec, channel: Channel) -> None:
+    def work_witnessed(spec: AgentSpec, channel: JobChannel) -> None:
         worker = WORKER.with_name("witnessed_worker.py")
         program.work(spec, channel, worker, [], "secret", None)
 
     with LocalEngine(work_witnessed, 1) as engine:
         handle = engine.start(engine.slots()[0], AgentSpec(1, 1))
-        os.kill(handle.channel.receive().fields["pid"], signal.SIGKILL)
+        os.kill(read_ready(handle).pid, signal.SIGKILL)
         ended(engine)
         wait_until(lambda: bool(select.select([engine.witness], [], [], 0)[0]))
     assert "Error" not in capfd.readouterr().err
@@ -360,7 +381,7 @@ def test_garbage_is_refused(seed: int, tmp_path: Path) -> None:
             with socket.create_connection(("127.0.0.1", engine.port)) as newcomer:
                 engine.slots()
                 nonce = newcomer.recv(4096)[frames.HEAD.size :]
-                hello = {"agent": "x", "slot": 0, "nonce": "00"}
+                hello = protocol.seal(protocol.SlotGreeting("x", 0, -1), b"0")
                 wrong = bytearray(frames.proven(frames.HELLO, hello, nonce, TOKEN))
                 if round % 2:
                     wrong[random_bytes.randrange(len(wrong))] ^= 1 << random_bytes.randrange(8)
@@ -370,14 +391,14 @@ def test_garbage_is_refused(seed: int, tmp_path: Path) -> None:
                     newcomer.sendall(wrong)
             wait_until(lambda: bool(engine.slots()) and len(said) > round)  # noqa: B023
         handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
-        assert handle.channel.receive().kind == "ready"
+        read_ready(handle)
     assert len(said) == 20, said
 
 
-def test_an_agent_that_is_gone_before_it_is_answered(tmp_path: Path) -> None:
+def test_an_agent_that_is_gone_before_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no agent of the job."""
     said: list[str] = []
-    hello = {"agent": "x", "host": "h", "kind": "cpu1", "cores": 1, "slots": 2, "nonce": "no hex"}
+    hello = protocol.seal(protocol.AgentGreeting("x", "h", "cpu1", 1, slots=2), b"nonce")
     with (
         DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, said.append) as engine,
         socket.create_connection(("127.0.0.1", engine.port)) as newcomer,
@@ -385,10 +406,11 @@ def test_an_agent_that_is_gone_before_it_is_answered(tmp_path: Path) -> None:
         engine.slots()
         nonce = newcomer.recv(4096)[frames.HEAD.size :]
         newcomer.sendall(frames.proven(frames.HELLO, hello, nonce, TOKEN))
+        monkeypatch.setattr(engine._dial_in, "answer", Mock(side_effect=OSError("it is gone")))
         wait_until(lambda: engine.slots() == [] and bool(said))
         time.sleep(frames.TICK)  # by then it looks at its agents
         assert engine.slots() == [] and engine.events(0) == []
-    assert "non-hexadecimal" in said[0]
+    assert "it is gone" in said[0]
 
 
 def test_messages_may_follow_the_answer_at_once() -> None:
@@ -413,7 +435,7 @@ def test_output_that_cannot_be_kept(tmp_path: Path) -> None:
         handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
         assert list(engine.logs(handle, follow=True)) == []
         wait_until(lambda: bool(engine.slots()) and bool(said))
-        handle.channel.send("exit")
+        handle.channel.send(ExitWorker())
         assert ended(engine).code == 7
     assert len(said) == 1 and "output of the workers is lost: [Errno 2]" in said[0]
 
@@ -430,30 +452,42 @@ def test_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(os, "fork", limited)
     with LocalEngine(work, 2) as engine:
         first = engine.start(engine.slots()[0], AgentSpec(0, 1))
-        assert first.channel.receive().kind == "ready"
+        read_ready(first)
         engine.start(engine.slots()[1], AgentSpec(1, 1))
         event = ended(engine)
         assert (event.member, event.code) == (1, -signal.SIGKILL)
         again = engine.start(engine.slots()[1], AgentSpec(2, 1))
-        assert again.channel.receive().kind == "ready"
-        first.channel.send("exit")
+        read_ready(again)
+        first.channel.send(ExitWorker())
         assert ended(engine).code == 7
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [("exit", {}), ("start", {"slot": 7, "member": 0, "threads": 1})],
-)
-def test_an_agent_refuses_what_is_no_order(
-    kind: str, fields: dict[str, int], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("message", [ExitWorker(), protocol.StartWorker(7, 0, 1)])
+def test_an_agent_refuses_what_is_no_order(message: Message, tmp_path: Path) -> None:
     with (
         DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM) as engine,
         dial_in(engine.port, tmp_path, 1) as agent,
     ):
         wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"])
         (control,) = engine._agents.values()
-        control.channel.send(kind, **fields)
+        control.channel.send(message)
         _, text = agent.communicate(timeout=LIMIT)
         assert agent.returncode == 1
-    assert f"the job sent a message '{kind}'" in text
+    assert "the job sent an invalid message" in text and type(message).__name__ in text
+
+
+def test_an_agent_of_another_version_is_refused(tmp_path: Path) -> None:
+    """Both sides name both versions."""
+    said: list[str] = []
+    newer = "from ddl_elastic.engines import protocol; protocol.VERSION = 77"
+    with (
+        DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, said.append) as engine,
+        dial_in(engine.port, tmp_path, 1, before=newer) as agent,
+    ):
+        wait_until(lambda: engine.slots() == [] and bool(said))
+        _, text = agent.communicate(timeout=LIMIT)
+        assert agent.returncode == 1
+    own, release = protocol.VERSION, ddl_core.version()
+    for shown, theirs, ours in ((said[0], 77, own), (text, own, 77)):
+        assert f"has version {theirs} of the agents' protocol (libddl {release})" in shown
+        assert f"and this process version {ours} (libddl {release}): install one" in shown

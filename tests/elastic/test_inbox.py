@@ -10,17 +10,29 @@ from queue import Queue
 import pytest
 
 from ddl_elastic.base.inbox import Inbox
-from ddl_elastic.base.messages import Channel, JobOver, Message
+from ddl_elastic.base.messages import Channel, JobOver
+from ddl_elastic.base.protocol import (
+    FROM_WORKER,
+    TO_WORKER,
+    ConnectGroup,
+    ExitWorker,
+    GroupPlan,
+    WorkerChannel,
+)
 
 pytestmark = pytest.mark.pure
 
-CONNECT = {"members": [0], "addresses": ["00"], "attempt": 1}
-PLAN = {"members": [0], "newcomers": [], "addresses": {}, "speeds": []}
+CONNECT = ConnectGroup([0], [b"0"], 1)
+
+
+def plan(number: int) -> GroupPlan:
+    return GroupPlan(number, [0], [], {}, [])
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Channel, Inbox]]:
-    near, far = map(Channel, socket.socketpair())
+def ends() -> Iterator[tuple[WorkerChannel, Inbox]]:
+    pair = socket.socketpair()
+    near, far = Channel(pair[0], FROM_WORKER), Channel(pair[1], TO_WORKER)
     inbox = Inbox(far)
     yield near, inbox
     near.close()
@@ -29,30 +41,29 @@ def ends() -> Iterator[tuple[Channel, Inbox]]:
     far.close()
 
 
-def plans_of(inbox: Inbox) -> Queue[Message]:
-    plans: Queue[Message] = Queue()
+def plans_of(inbox: Inbox) -> Queue[GroupPlan]:
+    plans: Queue[GroupPlan] = Queue()
     inbox.take_plans(plans.put)
     return plans
 
 
-def test_a_plan_waits_until_plans_are_taken(ends: tuple[Channel, Inbox]) -> None:
+def test_a_plan_waits_until_plans_are_taken(ends: tuple[WorkerChannel, Inbox]) -> None:
     """The coordinator may send it right after it has told the workers of each other."""
     job, inbox = ends
-    job.send("connect", **CONNECT)
-    job.send("plan", plan=7, **PLAN)
-    job.send("exit")
-    assert [inbox.receive().kind, inbox.receive().kind] == ["connect", "exit"]
+    for message in (CONNECT, plan(7), ExitWorker()):
+        job.send(message)
+    assert [inbox.receive(), inbox.receive()] == [CONNECT, ExitWorker()]
     plans = plans_of(inbox)
-    assert plans.get(timeout=60).fields["plan"] == 7
-    job.send("plan", plan=8, **PLAN)
-    assert plans.get(timeout=60).fields["plan"] == 8
+    assert plans.get(timeout=60) == plan(7)
+    job.send(plan(8))
+    assert plans.get(timeout=60) == plan(8)
 
 
-def test_a_plan_for_an_earlier_group_is_void(ends: tuple[Channel, Inbox]) -> None:
+def test_a_plan_for_an_earlier_group_is_void(ends: tuple[WorkerChannel, Inbox]) -> None:
     job, inbox = ends
-    job.send("plan", plan=7, **PLAN)
-    job.send("connect", **CONNECT)
-    assert inbox.receive().kind == "connect"
+    job.send(plan(7))
+    job.send(CONNECT)
+    assert inbox.receive() == CONNECT
     plans = plans_of(inbox)
     job.close()
     with pytest.raises(JobOver):

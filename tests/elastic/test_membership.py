@@ -10,7 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 from ddl_elastic.base.inbox import Inbox
-from ddl_elastic.base.messages import Channel, JobOver, Message
+from ddl_elastic.base.messages import Channel, JobOver
+from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER, GroupPlan
 from ddl_elastic.step.membership import Membership
 
 pytestmark = pytest.mark.pure
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.pure
 @pytest.fixture
 def leaver() -> Iterator[Membership]:
     """In no plan, so it creates no comm."""
-    near, far = map(Channel, socket.socketpair())
+    ends = socket.socketpair()
+    near, far = Channel(ends[0], FROM_WORKER), Channel(ends[1], TO_WORKER)
     inbox = Inbox(far)
     yield Membership(inbox, 0, Mock(), {})
     near.close()
@@ -28,9 +30,8 @@ def leaver() -> Iterator[Membership]:
     far.close()
 
 
-def plan(number: int) -> Message:
-    told = {"members": [1], "newcomers": [], "addresses": {}, "speeds": []}
-    return Message("plan", {"plan": number, **told})
+def plan(number: int) -> GroupPlan:
+    return GroupPlan(number, [1], [], {}, [])
 
 
 def test_a_plan_that_comes_while_an_older_one_is_taken(
@@ -39,7 +40,7 @@ def test_a_plan_that_comes_while_an_older_one_is_taken(
     """The inbox's thread takes it, while the member's takes the one that has waited for a vote."""
     take = leaver._receive
 
-    def take_later(message: Message) -> None:
+    def take_later(message: GroupPlan) -> None:
         take(plan(9))
         take(message)
 

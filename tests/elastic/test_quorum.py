@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddl_elastic.base.protocol import QuorumRequest
 from ddl_elastic.coordinator.quorum import MORE, QuorumArbiter
 from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines import Handle, Slot
@@ -40,8 +41,8 @@ class Job:
 
     def ask(self, member: int, missing: list[int], now: float) -> str | None:
         """The answer at `now`, if there is one."""
-        fields = {"members": [0, 1, 2, 3], "missing": missing}
-        self.arbiter.add(self.workers[member], fields, 0.0)
+        request = QuorumRequest([0, 1, 2, 3], missing)
+        self.arbiter.add(self.workers[member], request, 0.0)
         self.arbiter.update(now)
         return self.answers.get(member)
 
@@ -106,10 +107,8 @@ def test_one_side_goes_on_at_most(ends: list[str], side: set[int], waits: float)
     assert answers != ({True}, {True})
 
 
-@pytest.mark.parametrize(
-    "fields", [{"members": [0, 9], "missing": [9]}, {"members": [0, 1], "missing": [2]}]
-)
-def test_a_question_of_no_group(fields: dict[str, list[int]]) -> None:
+@pytest.mark.parametrize("question", [QuorumRequest([0, 9], [9]), QuorumRequest([0, 1], [2])])
+def test_a_question_of_no_group(question: QuorumRequest) -> None:
     job = Job({})
     with pytest.raises(ValueError, match="missing"):
-        job.arbiter.add(job.workers[0], fields, 0.0)
+        job.arbiter.add(job.workers[0], question, 0.0)

@@ -4,14 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ddl_elastic.base.messages import Message
+from ddl_elastic.base.protocol import (
+    Fingerprint,
+    GroupPlan,
+    GroupSwitched,
+    PlanCancelled,
+    ReferenceBits,
+    WarmedUp,
+    WorkerRefused,
+)
 from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import Handle, Slot
-from ddl_elastic.step.admission import Fingerprint
 
 pytestmark = pytest.mark.pure
 
@@ -32,8 +41,8 @@ class Job:
     """A job of two workers, the first of which trains, as its staff sees it."""
 
     def __init__(self, **size: Any) -> None:
-        self.sent: list[tuple[int, str]] = []
-        self.plans: dict[int, dict[str, Any]] = {}  # by member
+        self.sent: list[tuple[int, type[Message]]] = []
+        self.plans: dict[int, GroupPlan] = {}  # by member
         self.told: list[tuple[str, Worker | None, str]] = []
         self.stopped: list[Worker] = []
         self.has_place = False
@@ -50,10 +59,10 @@ class Job:
         self.registry.connected()
         self.workers[0].state, self.workers[0].joined = "running", True
 
-    def send(self, to: Collection[Worker], kind: str, **fields: Any) -> None:
-        self.sent += [(each.member, kind) for each in to]
-        if kind == "plan":
-            self.plans |= {each.member: fields for each in to}
+    def send(self, to: Collection[Worker], message: Message) -> None:
+        self.sent += [(each.member, type(message)) for each in to]
+        if isinstance(message, GroupPlan):
+            self.plans |= {each.member: message for each in to}
 
     def stop(self, worker: Worker, cause: str) -> None:
         worker.cause = cause
@@ -112,13 +121,13 @@ def test_newcomers_that_have_died() -> None:
 
 def test_a_plan_brings_each_the_addresses_that_it_does_not_know() -> None:
     job = Job()
-    for worker, address in zip(job.workers, ("aa", "bb"), strict=True):
+    for worker, address in zip(job.workers, (b"a", b"b"), strict=True):
         worker.address = address
     job.workers[1].state = "admitted"
     job.registry.update(3)
-    assert {member: plan["addresses"] for member, plan in job.plans.items()} == {
-        0: {"1": "bb"},
-        1: {"0": "aa", "1": "bb"},
+    assert {member: plan.addresses for member, plan in job.plans.items()} == {
+        0: {1: b"b"},
+        1: {0: b"a", 1: b"b"},
     }
 
 
@@ -147,11 +156,11 @@ def test_a_newcomer_that_differs(what: str) -> None:
     job = Job()
     first, newcomer = job.workers
     bits, text = OTHERS[what]
-    job.registry.handle_message(first, "admitted", {"bits": asdict(FIRST)})
-    job.registry.handle_message(newcomer, "warmed", {"bits": asdict(bits)})
+    job.registry.handle_message(first, ReferenceBits(FIRST))
+    job.registry.handle_message(newcomer, WarmedUp(bits))
     job.registry.update(3)
     assert newcomer.state == "refused"
-    assert job.sent == [(1, "refused")]
+    assert job.sent == [(1, WorkerRefused)]
     ((kind, worker, why),) = job.told
     assert (kind, worker) == ("refused", newcomer)
     assert text in why
@@ -172,7 +181,7 @@ def test_a_newcomer_that_the_others_have_lost() -> None:
     """Only that one of the plan is ended."""
     job = Job(most=3)
     job.workers[1].state = "admitted"
-    job.registry.handle_message(job.workers[0], "void", {"plan": 1, "failed": [0, 1]})
+    job.registry.handle_message(job.workers[0], PlanCancelled(1, [0, 1]))
     assert job.stopped == [job.workers[1]]
 
 
@@ -188,13 +197,13 @@ def test_other_shares_whose_plan_is_void(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr("time.monotonic", lambda now=now: float(now))
         job.registry.update(now)
         if job.plans:
-            plans.append((now, job.plans.pop(0)["speeds"]))
+            plans.append((now, job.plans.pop(0).speeds))
             job.plans.clear()
             if len(plans) == 1:
-                job.registry.handle_message(job.workers[0], "void", {"plan": 1, "failed": []})
+                job.registry.handle_message(job.workers[0], PlanCancelled(1, []))
             else:
-                told = {"plan": 1, "members": [0, 1], "step": now, "seconds": 0.0, "died": []}
-                job.registry.handle_message(job.workers[0], "switched", told)
+                message = GroupSwitched(1, now, 0.0, [0, 1], [])
+                job.registry.handle_message(job.workers[0], message)
     (first, speeds), (second, again) = plans
     assert second == first + 1
     assert again == speeds

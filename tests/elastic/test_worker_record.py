@@ -4,79 +4,74 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from msgspec import structs
 
-from ddl_elastic.base.messages import Message, checked, pack
-from ddl_elastic.coordinator.recovery import CoordinatorRecovery, is_known, replay, unknown
+from ddl_elastic.base import protocol
+from ddl_elastic.base.messages import decode, encode
+from ddl_elastic.base.states import WorkerState
+from ddl_elastic.coordinator.recovery import CoordinatorRecovery, is_known, unknown
 from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines.worker_record import WorkerRecord
 
 pytestmark = pytest.mark.pure
 
 
-def told(memory: WorkerRecord, kind: str, heard: bool = True, **fields: Any) -> None:
-    memory.told(checked(kind, fields), heard)
-
-
-def ordered(memory: WorkerRecord, kind: str, **fields: Any) -> None:
-    memory.ordered(checked(kind, fields))
+READY, BEGUN = protocol.WorkerReady(b"ab", 7), protocol.TrainingBegun(9, 4, 2, 10.0)
 
 
 def connected(member: int = 0) -> WorkerRecord:
     """One of two that have begun."""
     memory = WorkerRecord(member)
-    told(memory, "ready", address="ab", pid=7)
-    ordered(memory, "connect", members=[0, 1], addresses=["ab", "cd"], attempt=3)
-    told(memory, "begin", steps=9, batch=4, logical=2, watchdog=10.0)
+    memory.told(READY, heard=True)
+    memory.ordered(protocol.ConnectGroup([0, 1], [b"ab", b"cd"], 3))
+    memory.told(BEGUN, heard=True)
     return memory
 
 
-def plan(number: int, members: list[int]) -> dict[str, Any]:
-    empty: dict[str, Any] = {"newcomers": [], "addresses": {}, "speeds": []}
-    return {"plan": number, "members": members, **empty}
+def plan(number: int, members: list[int]) -> protocol.GroupPlan:
+    return protocol.GroupPlan(number, members, [], {}, [])
 
 
-def progress(memory: WorkerRecord, step: int, heard: bool = True) -> None:
-    told(memory, "progress", heard, step=step, loss=0.5, shares=step, busy=0.1, audited=0)
+def switched(plan: int, members: list[int]) -> protocol.GroupSwitched:
+    return protocol.GroupSwitched(plan, 5, 0.0, members, [])
+
+
+def progress(step: int) -> protocol.StepCommitted:
+    return protocol.StepCommitted(step, 0.5, step, 0.1, 0)
 
 
 def test_the_last_message_of_a_kind_counts() -> None:
     memory = connected()
-    progress(memory, 1)
-    progress(memory, 2, heard=False)
-    standing = memory.snapshot()
-    pack("standing", standing)  # raises ValueError for what cannot be sent
-    assert [message.kind for message in replay(standing)] == ["ready", "begin", "progress"]
-    assert [*replay(standing)][-1].fields["step"] == 2
-    assert (standing["state"], standing["group"], standing["members"]) == ("running", 3, [0, 1])
-    assert (standing["epoch"], standing["plan"], standing["trainings"]) == (3, 0, 1)
+    memory.told(progress(1), heard=True)
+    memory.told(progress(2), heard=False)
+    found = protocol.FROM_WORKER.decode(encode(memory.snapshot()))
+    kept = [READY, BEGUN, progress(2)]
+    assert found == protocol.WorkerSnapshot(WorkerState.RUNNING, 3, 3, [0, 1], 0, [], 1, kept)
 
 
 def test_events_are_kept_if_nobody_has_heard_them() -> None:
     memory = connected()
-    recovery = {"step": 4, "died": [1], "adopted": 1, "seconds": 0.1}
-    told(memory, "recovered", **recovery)
-    told(memory, "recovered", heard=False, **{**recovery, "step": 5})
-    told(memory, "line", heard=False, text="seen")
-    assert [message.kind for message in memory.unheard] == ["recovered", "line"]
-    assert memory.unheard[0].fields["step"] == 5
+    unheard = [protocol.RanksRecovered(5, [1], 1, 0.1), protocol.OutputLine("seen")]
+    memory.told(protocol.RanksRecovered(4, [1], 1, 0.1), heard=True)
+    for message in unheard:
+        memory.told(message, heard=False)
+    assert memory.unheard == unheard
 
 
 @pytest.mark.parametrize("end", ["void", "switched"])
 def test_a_plan_is_under_way_until_it_is_void_or_done(end: str) -> None:
     memory = connected()
-    ordered(memory, "plan", **plan(8, [0, 1, 2]))
-    standing = memory.snapshot()
-    assert (standing["epoch"], standing["plan"], standing["planned"]) == (8, 8, [0, 1, 2])
-    if end == "void":
-        told(memory, "void", plan=8, failed=[])
-    else:
-        told(memory, "switched", plan=8, step=5, seconds=0.0, members=[0, 1, 2], died=[])
-    standing = memory.snapshot()
-    assert (standing["epoch"], standing["plan"]) == (8, 0)
-    assert standing["members"] == ([0, 1] if end == "void" else [0, 1, 2])
+    memory.ordered(plan(8, [0, 1, 2]))
+    found = memory.snapshot()
+    assert (found.epoch, found.plan, found.planned) == (8, 8, [0, 1, 2])
+    is_void = end == "void"
+    message = protocol.PlanCancelled(8, []) if is_void else switched(8, [0, 1, 2])
+    memory.told(message, heard=True)
+    found = memory.snapshot()
+    assert (found.epoch, found.plan, found.planned) == (8, 0, [])
+    assert found.members == ([0, 1] if is_void else [0, 1, 2])
 
 
 def test_who_needs_a_coordinator() -> None:
@@ -84,23 +79,21 @@ def test_who_needs_a_coordinator() -> None:
     assert memory.is_waiting
     memory = connected()
     assert not memory.is_waiting
-    progress(memory, 8)
-    told(memory, "done", steps=9, loss=0.1, digest="ab", parts={})
+    memory.told(progress(8), heard=True)
+    memory.told(protocol.TrainingDone(9, 0.1, "ab", {}), heard=True)
     assert not memory.is_waiting and memory.has_trained
-    told(
-        memory, "begin", steps=18, batch=4, logical=2, watchdog=10.0
-    )  # the next call of Loop.steps
+    memory.told(BEGUN, heard=True)  # the next call of Loop.steps
     assert memory.state == "running"
-    told(memory, "ready", address="ab", pid=7)  # it trains once more
+    memory.told(READY, heard=True)  # it trains once more
     assert memory.is_waiting
 
 
 def test_the_youngest_group_counts() -> None:
     """Member 1 has seen the switch, and member 0 has not told of it yet."""
     older, newer = connected(0), connected(1)
-    ordered(older, "plan", **plan(8, [0, 1, 2]))
-    ordered(newer, "plan", **plan(8, [0, 1, 2]))
-    told(newer, "switched", plan=8, step=5, seconds=0.0, members=[0, 1, 2], died=[])
+    older.ordered(plan(8, [0, 1, 2]))
+    newer.ordered(plan(8, [0, 1, 2]))
+    newer.told(switched(8, [0, 1, 2]), heard=True)
     for order in ([older, newer], [newer, older]):
         recovery = CoordinatorRecovery(60.0)
         assert max(recovery.take(each.member, each.snapshot()) for each in order) == 2
@@ -126,8 +119,8 @@ def test_a_newcomer_comes_first(was_told: bool) -> None:
     """It knows nothing of the others, who train."""
     newcomer = WorkerRecord(2)
     if was_told:
-        told(newcomer, "ready", address="ef", pid=8)
-        ordered(newcomer, "warm")
+        newcomer.told(READY, heard=True)
+        newcomer.ordered(protocol.WarmUp())
     recovery = CoordinatorRecovery(60.0)
     recovery.begin()
     recovery.take(2, newcomer.snapshot())
@@ -142,7 +135,7 @@ def test_a_newcomer_comes_first(was_told: bool) -> None:
 
 def test_only_a_newcomer_comes() -> None:
     newcomer = WorkerRecord(2)
-    ordered(newcomer, "warm")
+    newcomer.ordered(protocol.WarmUp())
     recovery = CoordinatorRecovery(-1.0)
     recovery.begin()
     recovery.take(2, newcomer.snapshot())
@@ -157,23 +150,21 @@ def test_members_that_are_not_there_are_waited_for() -> None:
     workers = [unknown(0), unknown(1)]
     assert not is_known(workers[0]) and not recovery.is_complete(workers)
     with pytest.raises(BrokenPipeError):
-        workers[0].handle.channel.send("exit")
+        workers[0].handle.channel.send(protocol.ExitWorker())
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"told": [["connect", {}]]},
-        {"told": [["ready", {"address": 1, "pid": 2}]]},
-        {"told": [["ready", []]]},
-        {"told": ["ready"]},
+        {"kept": [protocol.WarmUp()]},
+        {"kept": [protocol.WorkerReady("ab", 7)]},
+        {"state": "unknown"},
         {"members": [-1]},
         {"members": ["0"]},
         {"planned": [1 << 40]},
     ],
 )
-def test_a_wrong_standing_is_refused(wrong: dict[str, Any]) -> None:
-    standing = {**connected().snapshot(), **wrong}
-    with pytest.raises(ValueError):
-        CoordinatorRecovery(60.0).take(0, standing)
-        list[Message](replay(standing))
+def test_a_wrong_standing_is_refused(wrong: dict[str, object]) -> None:
+    snapshot = structs.replace(connected().snapshot(), **wrong)
+    with pytest.raises(ValueError, match="an invalid message"):
+        decode(protocol.FROM_WORKER, encode(snapshot))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ddl_elastic.base.protocol import GroupSwitched
 from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import Handle, Slot
 
@@ -28,8 +29,8 @@ def make_registry(workers: list[Worker]) -> WorkerRegistry:
     )
 
 
-def switched(plan: int, members: list[int]) -> dict[str, Any]:
-    return {"plan": plan, "step": plan, "seconds": 0.0, "members": members, "died": []}
+def switched(plan: int, members: list[int]) -> GroupSwitched:
+    return GroupSwitched(plan, plan, 0.0, members, [])
 
 
 def test_a_late_member_tells_of_one_that_has_left() -> None:
@@ -39,17 +40,17 @@ def test_a_late_member_tells_of_one_that_has_left() -> None:
     for worker in workers[:2]:
         worker.joined, worker.state = True, "running"
     registry, newest = make_registry(workers), workers[2]
-    registry.handle_message(workers[0], "switched", switched(1, [0, 1, 2]))
+    registry.handle_message(workers[0], switched(1, [0, 1, 2]))
     assert (newest.joined, newest.state) == (True, "running")
     newest.leaves = True
-    registry.handle_message(workers[0], "switched", switched(2, [0, 1]))
+    registry.handle_message(workers[0], switched(2, [0, 1]))
     newest.state = "ended"
-    registry.handle_message(workers[1], "switched", switched(1, [0, 1, 2]))
+    registry.handle_message(workers[1], switched(1, [0, 1, 2]))
     assert (newest.joined, newest.state) == (False, "ended")
 
 
 def test_late_join_report_does_not_revive_exited_worker() -> None:
     workers = [Worker(n, Handle(Slot(n, "a", "free", 1), n, None), iter(())) for n in range(2)]
     workers[0].joined, workers[1].state = True, "ended"
-    make_registry(workers).handle_message(workers[0], "switched", switched(1, [0, 1]))
+    make_registry(workers).handle_message(workers[0], switched(1, [0, 1]))
     assert workers[1].state == "ended"

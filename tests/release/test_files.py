@@ -35,10 +35,10 @@ def test_versions(file: str, pattern: str) -> None:
 
 def test_recipes_require_what_the_package_requires() -> None:
     project = (ROOT / "pyproject.toml").read_text()
-    wanted = re.findall(r'"((?:cffi|numpy|tomli|scikit-build-core)>=[>=,<\d.]+)', project)
+    wanted = re.findall(r'"((?:cffi|msgspec|numpy|tomli|scikit-build-core)>=[>=,<\d.]+)', project)
     conda = (PACKAGING / "conda" / "recipe.yaml").read_text().replace(" >=", ">=")
     spack = (PACKAGING / "spack" / "package.py").read_text()
-    assert len(set(wanted)) == 4
+    assert len(set(wanted)) == 5
     for requirement in wanted:
         assert requirement in conda
         name, lowest = requirement.split(",")[0].split(">=")

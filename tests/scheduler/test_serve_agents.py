@@ -16,6 +16,7 @@ import pytest
 from conftest import clean_environment, free_port
 from serving import DDL, LIMIT, STEPS, Serving, holders, is_alive, wait_for
 
+from ddl_elastic.engines import protocol
 from ddl_elastic.engines.dialing import dial
 from ddl_elastic.engines.host_agent import JoinRefused
 
@@ -170,13 +171,20 @@ def test_ports_of_jobs_are_in_the_given_range(
         serving.close()
 
 
-def test_agent_of_another_protocol_is_refused(serving: AgentServing) -> None:
-    about = {"agent": "old", "host": "h", "kind": "cpu", "cores": 1, "slots": 1}
+def test_agent_of_another_protocol_is_refused(
+    serving: AgentServing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = protocol.AgentGreeting("old", "h", "cpu", 1, 1)
     address, token = ("127.0.0.1", serving._port), serving.token.read_text().strip()
     with pytest.raises(JoinRefused, match=f"127.0.0.1:{serving._port} rejects this agent"):
-        dial(address, token, {**about, "protocol": 2})
+        dial(address, token, protocol.SlotGreeting("old", 0, -1))
     log = serving.folder / "serve.log"
-    wait_for(lambda: "refused 127.0.0.1: a greeting {'agent': 'old'" in log.read_text())
+    wait_for(lambda: "refused 127.0.0.1: a greeting of an agent named 'old'" in log.read_text())
+    with monkeypatch.context() as other:
+        other.setattr(protocol, "VERSION", 77)
+        with pytest.raises(JoinRefused, match="process version 77 .*: install one version"):
+            dial(address, token, about)
+    wait_for(lambda: "refused 127.0.0.1: the agent has version 77 of" in log.read_text())
     dial(address, token, about)[0].close()
     wait_for(lambda: "agent old has connected with 1 slots" in log.read_text())
 

@@ -16,7 +16,7 @@ from waits import wait_until
 
 from ddl_elastic.engines import program
 from ddl_scheduler.runner import runner, starter
-from ddl_scheduler.runner.runner import RunSpec
+from ddl_scheduler.runner.protocol import RunSpec
 from ddl_scheduler.runner.starter import Starter, StarterLost
 from ddl_scheduler.service.service import LOOK_EVERY, Service
 

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.protocol import TO_WORKER, OutputLine, WorkerReady
 from ddl_launch import witness
 
 if __name__ == "__main__":
     found = environment.take_agent()
     assert found
-    channel, member = Channel(socket.socket(fileno=os.dup(found[0]))), found[1]
+    connection, member = socket.socket(fileno=os.dup(found[0])), found[1]
+    channel = Channel(connection, TO_WORKER)
     server = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(") ")[2].split()[1])
     if "late" in sys.argv and member == 0:
         os.kill(server, signal.SIGSTOP)
@@ -26,7 +28,7 @@ if __name__ == "__main__":
         connection.connect("\0" + os.environ[witness.VARIABLE])
         connection.sendall(witness.HELLO + bytes([member]) * witness.ID)
         connection.sendall(witness.CONTINUES + bytes([member + 16]) * witness.ID)
-        channel.send("ready", address=str(server), pid=os.getpid())
+        channel.send(WorkerReady(str(server).encode(), os.getpid()))
         records = connection.recv(48, socket.MSG_WAITALL)
-        channel.send("line", text=records.hex())
+        channel.send(OutputLine(records.hex()))
         channel.receive()
