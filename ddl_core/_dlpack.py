@@ -87,7 +87,7 @@ def read(source: Any) -> Memory:
     device, number = source.__dlpack_device__()
     if device not in (_CPU, _CUDA):
         raise BufferError(
-            f"is on DLPack device type {int(device)}:{number}, neither in host memory nor on a"
+            f"it is on DLPack device type {int(device)}:{number}, neither in host memory nor on a"
             " CUDA device"
         )
     on_gpu = device == _CUDA
@@ -99,15 +99,15 @@ def read(source: Any) -> Memory:
         versioned = _ManagedVersioned.from_address(pointer)
         if versioned.major != 1:
             raise BufferError(
-                f"uses DLPack {versioned.major}.{versioned.minor}, but libddl needs version 1"
+                f"it uses DLPack {versioned.major}.{versioned.minor}, but libddl needs version 1"
             )
         tensor, flags = versioned.tensor, versioned.flags
     elif name == b"dltensor":
         tensor = _Managed.from_address(pointer).tensor
     else:
-        raise BufferError(f"returned a DLPack capsule with the unknown name {name!r}")
+        raise BufferError(f"it returned a DLPack capsule with the unknown name {name!r}")
     if tensor.dtype.lanes != 1:
-        raise BufferError(f"has elements of {tensor.dtype.lanes} lanes; libddl supports 1")
+        raise BufferError(f"its elements have {tensor.dtype.lanes} lanes; must have 1")
     return Memory(
         address=(tensor.data or 0) + tensor.byte_offset,
         shape=tuple(tensor.shape[: tensor.ndim]),

@@ -205,7 +205,7 @@ def not_joined(adapter: str) -> InvalidState:
 def check_op(op: Any) -> Op:
     """Return the name of a reduction."""
     if not isinstance(op, str) or op not in OPS:
-        raise InvalidArgument(f"op: {op!r} must be one of {', '.join(OPS)}")
+        raise InvalidArgument(f"op is {op!r}; must be one of {', '.join(OPS)}")
     return cast("Op", op)
 
 
@@ -225,7 +225,7 @@ def check_rank(argument: str, given: Any, size: int) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < size:
-        raise InvalidArgument(f"{argument}: {given!r} is not a rank; must be from 0 to {size - 1}")
+        raise InvalidArgument(f"{argument} is {given!r}; must be a rank from 0 to {size - 1}")
     return number
 
 
@@ -236,7 +236,9 @@ def check_rows(argument: str, given: Sequence[Any], size: int) -> list[int]:
     except TypeError:
         numbers = []
     if len(numbers) != size or min(numbers) < 0:
-        raise InvalidArgument(f"{argument}: {given!r} is not one number for each of {size} ranks")
+        raise InvalidArgument(
+            f"{argument} is {given!r}; must have one number for each of {size} ranks"
+        )
     return numbers
 
 
@@ -252,14 +254,14 @@ def equal_rows(argument: str, shape: Sequence[int], size: int) -> int:
 def check_gradients(op: str, compression: str | None) -> None:
     """Check how gradients are reduced."""
     if op not in ("average", "sum"):
-        raise InvalidArgument(f"op: {op!r} must be average or sum")
+        raise InvalidArgument(f"op is {op!r}; must be average or sum")
     check_compression(compression)
 
 
 def check_compression(compression: str | None) -> None:
     """Check the type in which gradients are sent."""
     if compression not in (None, "f16", "bf16"):
-        raise InvalidArgument(f"compression: {compression!r} must be None, f16 or bf16")
+        raise InvalidArgument(f"compression is {compression!r}; must be None, f16 or bf16")
 
 
 def average_metrics(
@@ -270,14 +272,14 @@ def average_metrics(
     Raises InvalidArgument if another rank has other names, or the same names in another order.
     """
     if not weight >= 0:
-        raise InvalidArgument(f"weight: {weight} is negative")
+        raise InvalidArgument(f"weight is {weight}; must be at least 0")
     names = ", ".join(map(str, metrics))
     digest = float(zlib.crc32(names.encode()))
     own = [float(value) * weight for value in metrics.values()]
     *sums, total, ranks, digests = allreduce([*own, weight, 1.0, digest])
     if digests != ranks * digest:
         raise InvalidArgument(
-            f"metrics: this rank has {names}, and another rank has other names; give all ranks the"
+            f"metrics: this rank has {names}, but another rank has other names; give all ranks the"
             " same names in the same order"
         )
     return {name: each / total if total else 0.0 for name, each in zip(metrics, sums, strict=True)}

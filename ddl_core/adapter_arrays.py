@@ -181,7 +181,7 @@ def numpy_array(argument: str, value: Any) -> Array:
     """Return the value as an array of NumPy. Raises InvalidArgument for lists and numbers, which
     have no fixed type."""
     if not isinstance(value, (np.ndarray, np.generic)):
-        raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a NumPy array")
+        raise InvalidArgument(f"{argument} is a {type(value).__name__}, not a NumPy array")
     return np.asarray(value)
 
 

@@ -162,7 +162,7 @@ def sendrecv(
     size: int,
 ) -> Call[Array]:
     if recv is None:
-        raise InvalidArgument("recv: None is not supported, since a sendrecv is never in place")
+        raise InvalidArgument("recv is None, but a sendrecv cannot be in place; pass an array")
     given, taken = pair(send, recv)
     sent = integer(dest, "dest", 0, size - 1), integer(tags[0], "send_tag", 0, INT_MAX)
     received = _source(source, size), integer(tags[1], "recv_tag", 0, INT_MAX)
@@ -186,7 +186,9 @@ def pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
     source = as_buffer(send, "send")
     target = as_buffer(recv, "recv", write=True)
     if source.dtype is not target.dtype:
-        raise InvalidArgument(f"recv: dtype {target.dtype.name}, but send has {source.dtype.name}")
+        raise InvalidArgument(
+            f"recv has dtype {target.dtype.name}, but send has {source.dtype.name}; must be equal"
+        )
     expect_memory("recv", target, "send", source)
     return source, target
 
@@ -206,7 +208,7 @@ def _place(buffer: Buffer) -> str:
 def expect(argument: str, count: int, expected: int, reason: str) -> None:
     """Raise InvalidArgument unless the count is as expected."""
     if count != expected:
-        raise InvalidArgument(f"{argument}: {count} elements, expected {expected}: {reason}")
+        raise InvalidArgument(f"{argument} has {count} elements; must have {expected}: {reason}")
 
 
 def op_value(name: str) -> int:
@@ -214,7 +216,7 @@ def op_value(name: str) -> int:
     try:
         return OPS[name]
     except (KeyError, TypeError):
-        raise InvalidArgument(f"op: {name!r} must be one of {', '.join(OPS)}") from None
+        raise InvalidArgument(f"op is {name!r}; must be one of {', '.join(OPS)}") from None
 
 
 def root_rank(root: SupportsIndex, size: int) -> int:
@@ -233,7 +235,8 @@ def _block(argument: str, whole: Buffer, size: int) -> int:
     count, rest = divmod(whole.count, size)
     if rest:
         raise InvalidArgument(
-            f"{argument}: {whole.count} elements cannot be divided into {size} equal blocks"
+            f"{argument} has {whole.count} elements, which cannot be divided into {size} equal"
+            " blocks"
         )
     return count
 

@@ -44,7 +44,7 @@ class Blocks:
         end = max(ends, default=0)
         if buffer.count < end:
             raise InvalidArgument(
-                f"{argument}: {buffer.count} elements, but the blocks end at element {end}"
+                f"{argument} has {buffer.count} elements, but the blocks end at element {end}"
             )
 
 
@@ -162,7 +162,9 @@ def _numbers(values: Numbers | None, argument: str, size: int) -> list[int]:
     try:
         given = list(values)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidArgument(f"{argument}: {values!r} is not a sequence of integers") from None
+        raise InvalidArgument(f"{argument} is {values!r}; must be a sequence of integers") from None
     if len(given) != size:
-        raise InvalidArgument(f"{argument}: {len(given)} entries, expected one for each of {size}")
+        raise InvalidArgument(
+            f"{argument} has {len(given)} entries; must have {size}, one for each rank"
+        )
     return [integer(value, f"{argument}[{i}]", 0, _MOST) for i, value in enumerate(given)]

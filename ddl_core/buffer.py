@@ -54,7 +54,7 @@ def as_buffer(array: Any, argument: str, *, write: bool = False) -> Buffer:
         found = _find(array, argument)
     if write and not found.writable:
         raise InvalidArgument(
-            f"{argument}: {_describe(array)} is read-only, but the operation writes it"
+            f"{argument}: {_describe(array)} is read-only, but the operation writes to it"
         )
     return found
 
@@ -98,7 +98,9 @@ def _from_numpy(array: np.ndarray[Any, Any], argument: str) -> Buffer:
     dtype = _by_numpy.get(array.dtype)
     if dtype is None:
         if not array.dtype.isnative:
-            raise InvalidArgument(f"{argument}: dtype {array.dtype.str} has foreign byte order")
+            raise InvalidArgument(
+                f"{argument} has dtype {array.dtype.str} of foreign byte order; convert it first"
+            )
         dtype = _by_numpy[array.dtype] = dtypes.from_name(array.dtype.name, argument)
     flags = array.flags
     if not flags.c_contiguous:
@@ -127,7 +129,9 @@ def _from_cuda(interface: dict[str, Any], array: Any, argument: str) -> Buffer:
     stream."""
     kind = np.dtype(interface["typestr"])
     if not kind.isnative:
-        raise InvalidArgument(f"{argument}: dtype {kind.str} has foreign byte order")
+        raise InvalidArgument(
+            f"{argument} has dtype {kind.str} of foreign byte order; convert it first"
+        )
     if interface.get("mask") is not None:
         raise InvalidArgument(f"{argument}: cannot use {_describe(array)}: it has a mask")
     shape, strides = tuple(interface["shape"]), interface.get("strides")

@@ -100,7 +100,10 @@ class CommHandle:
         """Return the handle, for a thread that is counted as its user."""
         handle = self._handle
         if self._inherited():
-            raise InvalidState("this process was forked from the process that created the comm")
+            raise InvalidState(
+                "this process was forked from the process that created the comm; create a new"
+                " one here"
+            )
         if not is_open or handle is None:
             raise InvalidState("the comm is closed")
         return handle

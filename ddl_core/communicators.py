@@ -87,7 +87,7 @@ class Functions(Generic[C]):
         if not isinstance(comm, self._kind):
             package = self._kind.__module__.partition(".")[0]
             raise InvalidArgument(
-                f"comm: is a {type(comm).__name__}; must be a communicator of {package}.split or"
+                f"comm is a {type(comm).__name__}; must be a communicator of {package}.split or"
                 " subset"
             )
         comm._part()

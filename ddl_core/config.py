@@ -92,7 +92,7 @@ def _link_bits(links: Iterable[str] | None) -> int:
         return 0
     names = {links} if isinstance(links, str) else set(links)
     if not names or names - LINKS.keys():
-        raise InvalidArgument(f"links: {links!r} must be one or more of {', '.join(LINKS)}")
+        raise InvalidArgument(f"links is {links!r}; must be one or more of {', '.join(LINKS)}")
     return sum(LINKS[name] for name in names)
 
 
@@ -104,7 +104,7 @@ def _invariant(value: str | None) -> int:
     kind, _, workers = str(value).partition(":")
     if kind != "ranks" or not workers.isdecimal() or not 1 <= int(workers) <= WORKERS_MAX:
         raise InvalidArgument(
-            f"invariant: {value!r} must be 'size', 'none', or 'ranks:N' with N from 1 to"
+            f"invariant is {value!r}; must be 'size', 'none', or 'ranks:N' with N from 1 to"
             f" {WORKERS_MAX}"
         )
     return int(workers)
@@ -128,9 +128,9 @@ def integer(value: SupportsIndex, argument: str, low: int, high: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise InvalidArgument(f"{argument}: {value!r} is not an integer") from None
+        raise InvalidArgument(f"{argument} is {value!r}; must be an integer") from None
     if not low <= number <= high:
-        raise InvalidArgument(f"{argument}: {number} is not from {low} to {high}")
+        raise InvalidArgument(f"{argument} is {number}; must be from {low} to {high}")
     return number
 
 
@@ -142,9 +142,9 @@ def milliseconds(seconds: SupportsFloat | None, argument: str) -> int:
     try:
         value = float(seconds)
     except (TypeError, ValueError):
-        raise InvalidArgument(f"{argument}: {seconds!r} is not a number of seconds") from None
+        raise InvalidArgument(f"{argument} is {seconds!r}; must be a number of seconds") from None
     if not 0 < value < 1e12:
-        raise InvalidArgument(f"{argument}: {seconds} is not a positive number of seconds")
+        raise InvalidArgument(f"{argument} is {seconds}; must be a positive number of seconds")
     return math.ceil(value * 1000)
 
 

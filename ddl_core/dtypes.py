@@ -56,7 +56,7 @@ def from_name(name: str, argument: str) -> DType:
     try:
         return _BY_NAME[name]
     except KeyError:
-        raise InvalidArgument(f"{argument}: dtype {name} must be one of {_NAMES}") from None
+        raise InvalidArgument(f"{argument} has dtype {name}; must be one of {_NAMES}") from None
 
 
 def from_dlpack(code: int, bits: int, argument: str) -> DType:
@@ -65,5 +65,5 @@ def from_dlpack(code: int, bits: int, argument: str) -> DType:
         return _BY_DLPACK[code, bits]
     except KeyError:
         raise InvalidArgument(
-            f"{argument}: DLPack type code {code} with {bits} bits must be one of {_NAMES}"
+            f"{argument} has DLPack type code {code} with {bits} bits; must be one of {_NAMES}"
         ) from None

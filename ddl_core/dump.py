@@ -97,7 +97,7 @@ def _last(member: dict[str, Any]) -> str:
         return f'whose last call was "{member["last_name"]}"'
     if not member["operation"]:
         return "which has not reported its operation"
-    verb = "has ended" if member["ended"] else "is in"
+    verb = "has completed" if member["ended"] else "is in"
     return f"which {verb} {member['operation']} as operation {member['sequence']}"
 
 

@@ -157,5 +157,5 @@ class Endpoint(EndpointHandle):
 
 def _c_string(argument: str, text: str | None) -> Any:
     if not (text is None or isinstance(text, str)):
-        raise InvalidArgument(f"{argument}: {text!r} is not a str")
+        raise InvalidArgument(f"{argument} is {text!r}; must be a str")
     return ffi.NULL if text is None else ffi.new("char[]", text.encode())

@@ -40,7 +40,10 @@ class EndpointHandle:
 
     def _live(self) -> Any:
         if self._fork_count != fork_guard.count:
-            raise InvalidState("this process was forked from the process that created the endpoint")
+            raise InvalidState(
+                "this process was forked from the process that created the endpoint; create a new"
+                " one here"
+            )
         if self._handle is None:
             raise InvalidState("the endpoint is closed")
         return self._handle
@@ -73,7 +76,7 @@ class EndpointHandle:
                     closed = self._handle is None
                 if closed:
                     comm.close()
-                    raise InvalidState("the endpoint was closed while it joined")
+                    raise InvalidState("the endpoint was closed while it was joining")
                 return comm
             finally:
                 self._leave()

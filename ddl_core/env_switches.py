@@ -56,8 +56,9 @@ def joined(package: str, rank: int, local_rank: int) -> None:
             _server = metrics.serve(first + local_rank)
         except (OSError, OverflowError) as error:
             _log.warning(
-                "rank %d serves no metrics at DDL_METRICS_PORT + %d = %d: %s",
-                *(rank, local_rank, first + local_rank, error),
+                "rank %d cannot serve metrics on port %d + %d: %s; set DDL_METRICS_PORT to"
+                " free ports",
+                *(rank, first, local_rank, error),
             )
 
 

@@ -65,7 +65,8 @@ def detect(env: Mapping[str, str]) -> World:
     world = _ddlrun(env) or _mpirun(env) or _torchrun(env) or _srun(env) or _alone(env)
     if world.size and not 0 <= world.rank < world.size:
         raise InvalidArgument(
-            f"{world.launcher} set rank {world.rank} of {world.size}; must be below {world.size}"
+            f"{world.launcher} set rank {world.rank} and size {world.size}; the rank must be less "
+            f"than the size"
         )
     return world
 
@@ -173,7 +174,7 @@ def metrics_port(env: Mapping[str, str]) -> int | None:
         return None
     port = _number(env, "DDL_METRICS_PORT")
     if not 0 < port < 65536:
-        raise InvalidArgument(f"DDL_METRICS_PORT is {port}, not a port from 1 to 65535")
+        raise InvalidArgument(f"DDL_METRICS_PORT is {port}; must be a port from 1 to 65535")
     return port
 
 
@@ -186,7 +187,11 @@ def first_host(nodes: str) -> str:
 def _number(env: Mapping[str, str], name: str) -> int:
     text = env.get(name)
     if text is None:
-        raise InvalidArgument(f"{name} is not set, although its launcher's other variables are")
+        raise InvalidArgument(
+            f"{name} is not set, but other variables of its launcher are; set all of them, or"
+            " none to "
+            f"run alone"
+        )
     if not re.fullmatch(r"[0-9]{1,10}", text):  # Slurm's job ids have up to 10 digits
-        raise InvalidArgument(f'{name} is "{text}", not a number')
+        raise InvalidArgument(f'{name} is "{text}"; must be a number')
     return int(text)

@@ -54,8 +54,8 @@ def choose_stream(contents: Sequence[Contents], given: Any) -> int:
         named = sorted({each.stream for each in contents if each.stream is not None})
         if len(named) > 1:
             raise InvalidArgument(
-                f"stream: None, but the arrays are used in the streams {named[0]:#x} and"
-                f" {named[1]:#x}; make one wait for the other, and pass that one"
+                f"stream is None, but the arrays are used in the streams {named[0]:#x} and"
+                f" {named[1]:#x}; make one wait for the other, and pass the waiting one"
             )
         stream = named[0] if named else LEGACY
     for each in contents:
@@ -74,7 +74,8 @@ def handle_of(stream: Any) -> int:
         handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
     if isinstance(handle, bool) or not isinstance(handle, int) or handle < 0:
         raise InvalidArgument(
-            f"stream: {stream!r} is not a CUDA stream; pass its address as a number, or an object"
+            f"stream is {stream!r}, which is not a CUDA stream; pass its address as a number,"
+            " or an object"
             " that has __cuda_stream__, cuda_stream (PyTorch) or ptr (CuPy)"
         )
     return handle or LEGACY

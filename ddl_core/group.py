@@ -127,7 +127,9 @@ class Group(Operations):
     def _run(self, call: Call[Result], given: MessageOptions) -> Result:
         wrong = {k for k, v in given.items() if v is not None} - {"prescale", "postscale"}
         if wrong:
-            raise InvalidArgument(f"{min(wrong)}: in a group, pass it to submit()")
+            raise InvalidArgument(
+                f"{min(wrong)} cannot be set for an operation of a group; pass it to submit()"
+            )
         own = self._idle()
         native = options.native(given, call.buffers, own.handle)
         with self._comm._held() as comm:

@@ -27,9 +27,9 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> np
     kind = np.dtype(dtype)
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if kind.hasobject:
-        raise InvalidArgument(f"dtype is {kind}: such an array cannot contain objects")
+        raise InvalidArgument(f"dtype is {kind}; must not contain Python objects")
     if any(size < 0 for size in sizes):
-        raise InvalidArgument(f"shape is {shape}: a size is negative")
+        raise InvalidArgument(f"shape is {shape}; sizes must be at least 0")
     nbytes = math.prod(sizes) * kind.itemsize
     memory = world()._endpoint._allocate(nbytes)
     return np.frombuffer(memory, np.uint8, nbytes).view(kind).reshape(sizes)

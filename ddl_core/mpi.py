@@ -40,8 +40,8 @@ def connect(world: World, config: Config, host: str | None, secret: str | None) 
     if world.size not in (0, size):
         raise Refused(
             f"mpirun started this process as rank {world.rank} of {world.size}, but mpi4py with"
-            f" {mpi.Get_library_version().split(',')[0].strip()!r} reports {size} ranks: it uses"
-            " another MPI than mpirun; set MPI4PY_LIBMPI to the library of mpirun's MPI"
+            f" {mpi.Get_library_version().split(',')[0].strip()!r} reports {size} ranks, so it uses"
+            " another MPI than mpirun: set MPI4PY_LIBMPI to the library of mpirun's MPI"
         )
     seconds = _DEFAULT_TIMEOUT if config.timeout is None else config.timeout
     deadline = time.monotonic() + seconds
@@ -90,7 +90,7 @@ def _import() -> Any:
             f"mpirun started this process, but mpi4py does not work: {error}"
         ) from error
     if not MPI.Is_initialized() or MPI.Is_finalized():
-        raise InvalidState("MPI is not initialized, or finalized already")
+        raise InvalidState("MPI is not initialized, or is already finalized")
     return MPI
 
 
@@ -107,6 +107,6 @@ def _addresses(records: bytearray) -> list[bytes]:
     for rank, (good, length, text) in enumerate(_RECORD.iter_unpack(records)):
         if not good:
             reason = text[:length].decode(errors="replace")
-            raise Unreachable(f"rank {rank} has no endpoint: {reason}")
+            raise Unreachable(f"rank {rank} could not open its endpoint: {reason}")
         addresses.append(text[:length])
     return addresses

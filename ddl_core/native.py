@@ -93,7 +93,7 @@ def run(command: list[str]) -> None:
         )
     except subprocess.TimeoutExpired:
         raise BuildError(
-            f"the compiler did not end within {_LIMIT} s: {' '.join(command)}"
+            f"the compiler did not exit within {_LIMIT} s: {' '.join(command)}"
         ) from None
     except OSError as error:
         raise BuildError(f"cannot run the compiler {command[0]}: {error.strerror}") from None
@@ -181,8 +181,8 @@ class Part:
         failure.unlink(missing_ok=True)
         start = time.monotonic()
         _say(
-            f"building {what}, for which this installation has no prebuilt part (up to half a"
-            f" minute), into {self.path.parent}"
+            f"building {what} (up to half a minute), because this installation has no prebuilt"
+            f" part, into {self.path.parent}"
         )
         prefix = f"{self.path.name}.tmp"
         for left in self.path.parent.glob(f"{prefix}*"):  # left by a killed build
@@ -209,11 +209,11 @@ class Part:
             return load(file)
         except errors as error:
             if file == self.prebuilt:
-                _say(f"cannot load the prebuilt {file} ({error})")
+                _say(f"cannot load the prebuilt {file}, so it is built: {error}")
                 self.prebuilt = None
                 return self.load(load, errors)
             raise BuildError(
-                f"cannot load {file} ({error}); remove it to build it again"
+                f"cannot load {file}: {error}; remove it, and it is built again"
             ) from error
 
 

@@ -91,14 +91,19 @@ def native(
     if not given.keys() <= _KNOWN:
         raise TypeError(f"unexpected keyword argument {min(given.keys() - _KNOWN)!r}")
     if wait_ms and given.get("queued"):
-        raise InvalidArgument("queued: a blocking call has no completion to report")
+        raise InvalidArgument(
+            "queued is set, but a blocking call has no completion to report; start the"
+            " operation instead"
+        )
     # In place both buffers are the same, whose producer is asked once.
     own = {id(b): b.contents for b in buffers if b.contents is not None}
     contents = list(own.values())
     if not given and group is None and not wait_ms and not contents:
         return DEFAULTS
     if not contents and "stream" in given:
-        raise InvalidArgument("stream: only for arrays on a GPU, but these are in host memory")
+        raise InvalidArgument(
+            "stream is set, but the arrays are in host memory; set it only for arrays on a GPU"
+        )
     name = _name(given.get("name"))
     fields = {
         "struct_size": ffi.sizeof("ddl_options"),
@@ -138,7 +143,7 @@ def _name(name: Any) -> Any:
     if name is None:
         return ffi.NULL
     if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidArgument(f"name: {name!r} is not a str of at least one character")
+        raise InvalidArgument(f"name is {name!r}; must be a str of at least one character")
     return ffi.new("char[]", name.encode())
 
 
@@ -150,7 +155,7 @@ def _factor(value: Any, argument: str) -> float:
     try:
         factor = float(value)
     except (TypeError, ValueError):
-        raise InvalidArgument(f"{argument}: {value!r} is not a number") from None
+        raise InvalidArgument(f"{argument} is {value!r}; must be a number") from None
     if factor == 0:
-        raise InvalidArgument(f"{argument}: {value} would make everything zero")
+        raise InvalidArgument(f"{argument} is {value}, which would make everything zero")
     return factor

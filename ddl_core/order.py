@@ -81,7 +81,7 @@ class Order:
         own = sum(size for _, size in parts)
         if len(operands) != own:
             raise InvalidArgument(
-                f"operands: got {len(operands)}, but rank {rank} has {own} workers"
+                f"operands has {len(operands)} entries, but rank {rank} has {own} workers"
             )
 
         def tree(at: int, size: int) -> Array:
@@ -141,7 +141,9 @@ def reduce_scatter_ordered(
     if counts is not None:
         numbers = [integer(n, f"counts[{r}]", 0, 2**48 - 1) for r, n in enumerate(counts)]
         if len(numbers) != size:
-            raise InvalidArgument(f"counts: got {len(numbers)} for a comm of {size} ranks")
+            raise InvalidArgument(
+                f"counts has {len(numbers)} entries; must have {size}, one for each rank"
+            )
         own, total = numbers[rank], sum(numbers)
         expect("recv", target.count, own, "like counts[rank]")
     sources, pointers = _parts(order, parts, target, total, rank, size)
@@ -161,17 +163,20 @@ def _parts(
 ) -> tuple[list[Buffer], Any]:
     """Return the buffers of a rank's parts, of `count` elements each, and their addresses."""
     if order.ranks != size:
-        raise InvalidArgument(f"order: is for {order.ranks} ranks, but the comm has {size}")
+        raise InvalidArgument(f"order is for {order.ranks} ranks, but the comm has {size}")
     own = order.parts(rank)
     if len(parts) != len(own):
-        raise InvalidArgument(f"parts: got {len(parts)}, but rank {rank} has {len(own)}: {own}")
+        raise InvalidArgument(
+            f"parts has {len(parts)} entries, but rank {rank} has {len(own)} parts: {own}"
+        )
     dtype = target.dtype
     wide = dtypes.from_name("float32", "parts") if dtype.name in HALVES else dtype
     sources = [as_buffer(part, f"parts[{k}]") for k, part in enumerate(parts)]
     for k, source in enumerate(sources):
         if source.dtype is not wide:
             raise InvalidArgument(
-                f"parts[{k}]: dtype {source.dtype.name}, but a {dtype.name} recv needs {wide.name}"
+                f"parts[{k}] has dtype {source.dtype.name}; must be {wide.name} for a"
+                f" {dtype.name} recv"
             )
         expect(f"parts[{k}]", source.count, count, "like recv")
         expect_memory(f"parts[{k}]", source, "recv", target)
@@ -188,7 +193,7 @@ def add(dst: Array, left: Any, right: Any) -> Array:
     first, target = pair(left, dst)
     second, _ = pair(right, dst)
     if target.contents is not None:
-        raise InvalidArgument("dst: on a GPU, but add takes arrays in host memory")
+        raise InvalidArgument("dst is on a GPU, but add takes only arrays in host memory")
     expect("left", first.count, target.count, "like dst")
     expect("right", second.count, target.count, "like dst")
     pointers = pointer(target), pointer(first), pointer(second)

@@ -29,7 +29,7 @@ def wait_in_slices(look: Callable[[int], int], timeout: float | None, pending: s
     except (TypeError, ValueError):
         wrong = True
     if wrong:
-        raise InvalidArgument(f"timeout: {timeout!r} is not a number of seconds >= 0")
+        raise InvalidArgument(f"timeout is {timeout!r}; must be a number of seconds >= 0")
     deadline = math.inf if timeout is None else time.monotonic() + float(timeout)
     status = look(0)
     while status == _TIMED_OUT:

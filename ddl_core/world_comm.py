@@ -44,12 +44,12 @@ def init(
     """
     global _comm, _launched
     if not _lock.acquire(blocking=False):
-        raise InvalidState("another thread is in init")
+        raise InvalidState("another thread is calling init; wait for it")
     try:
         if _comm is not None and not _comm.closed:
             raise InvalidState(
-                f"initialized already, as rank {_comm.rank} of {_comm.size} ({_launched.launcher});"
-                " ddl_core.finalize() leaves this world"
+                f"already initialized, as rank {_comm.rank} of {_comm.size} ({_launched.launcher});"
+                " call ddl_core.finalize() first"
             )
         _comm = None
         config = config or Config()
@@ -75,7 +75,7 @@ def init(
                 endpoint.close()
                 raise
         _log.info(
-            "rank %d of %d, launcher: %s%s; %d of %d among those that share memory",
+            "rank %d of %d, launcher: %s%s; rank %d of the %d ranks that share memory",
             *(comm.rank, comm.size, found.launcher, f" at {found.url}" if found.url else ""),
             *(comm.local_rank, comm.local_size),
         )

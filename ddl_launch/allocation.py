@@ -65,7 +65,9 @@ def _numbers(text: str) -> list[str]:
     for item in text.split(","):
         first, _, last = item.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal():
-            raise LaunchError(USAGE, f"SLURM_JOB_NODELIST: {text!r} is not a list of numbers")
+            raise LaunchError(
+                USAGE, f"SLURM_JOB_NODELIST contains {text!r}; must be a list of numbers"
+            )
         width = len(first)
         numbers += [f"{n:0{width}}" for n in range(int(first), int(last or first) + 1)]
     return numbers
@@ -77,7 +79,10 @@ def expand_counts(text: str) -> list[int]:
     for item in filter(None, text.split(",")):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)
         if not found:
-            raise LaunchError(USAGE, f"SLURM_TASKS_PER_NODE: {text!r} is not a list of numbers")
+            raise LaunchError(
+                USAGE,
+                f"SLURM_TASKS_PER_NODE is {text!r}; must be a list of numbers such as 2(x3),1",
+            )
         counts += [int(found[1])] * int(found[2] or 1)
     return counts
 
@@ -94,7 +99,9 @@ def _lsf(env: Mapping[str, str]) -> Allocation | None:
     words = env["LSB_MCPU_HOSTS"].split()
     if len(words) % 2 or not all(n.isdecimal() and int(n) for n in words[1::2]):
         raise LaunchError(
-            USAGE, f'LSB_MCPU_HOSTS="{env["LSB_MCPU_HOSTS"]}" is not a list of HOST N'
+            USAGE,
+            f'LSB_MCPU_HOSTS="{env["LSB_MCPU_HOSTS"]}" must be a list of hosts and numbers,'
+            ' such as "h1 4 h2 4"',
         )
     hosts = [Host(name, int(n)) for name, n in zip(words[::2], words[1::2], strict=True)]
     if len(hosts) > 1 and hosts[0].ranks == 1 and shutil.which("jsrun", path=env.get("PATH", "")):

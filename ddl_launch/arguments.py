@@ -113,7 +113,7 @@ def _add(group: argparse._ActionsContainer, *names: str, **options: Any) -> None
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ranks and hosts")
-    _add(group, "-n", metavar="N", type=_ranks, help="number of ranks")
+    _add(group, "-n", metavar="N", type=_ranks, help="number of ranks to start")
     _add(group, "-H", "-host", metavar="HOST[:N],...", help="hosts, and the ranks on each")
     _add(
         group,
@@ -333,15 +333,15 @@ def _refuse_module(value: str) -> None:
     if re.fullmatch(r"[A-Za-z_]\w+(\.\w+)*", value):
         raise LaunchError(
             USAGE,
-            f"-m {value}: -m is ddlrun's mode; to run the module, write: ddlrun -n N python -m"
-            f" {value}",
+            f"-m {value}: -m selects the mode of ddlrun; to run the module, write: ddlrun -n N"
+            f" python -m {value}",
         )
 
 
 def _refusal(name: str, why: str) -> type[argparse.Action]:
     class Refusal(argparse.Action):
         def __call__(self, *_: object) -> NoReturn:
-            raise LaunchError(USAGE, f"{name} is not supported, {why}: leave it out")
+            raise LaunchError(USAGE, f"{name} is not supported, {why}: omit it")
 
     return Refusal
 
@@ -357,7 +357,7 @@ def _ranks(text: str) -> int:
 def _variable(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
     if not re.fullmatch(r"[^\s=,-][^\s=,]*", name):
-        raise argparse.ArgumentTypeError(f"{text!r} is not VAR or VAR=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form VAR or VAR=VALUE")
     return name, value if equals else None
 
 

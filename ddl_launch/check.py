@@ -298,7 +298,7 @@ def plot(
         figure.savefig(path)
     except (OSError, ValueError) as error:
         sys.exit(f"--plot {path}: {error}")
-    print(f"the heat maps: {path}")
+    print(f"heat maps written to {path}")
 
 
 def _print(
@@ -316,7 +316,7 @@ def _print(
         )
     names = [fact["host"] for fact in facts]
     width = max(9, *(len(name) + 1 for name in names))
-    print("one way in us above the diagonal, Gbit/s below it:")
+    print("one-way latency in us above the diagonal, bandwidth in Gbit/s below it:")
     print(" " * width + "".join(f"{name:>{width}}" for name in names))
     for i, name in enumerate(names):
         cells = []

@@ -81,7 +81,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     for host in layout.hosts:
         if host == "localhost" or sockets.is_loopback(host):
             raise LaunchError(
-                USAGE, f"-H {host}: other hosts cannot reach this machine by that name"
+                USAGE,
+                f"-H {host}: other hosts cannot reach this machine by this name; use its host name",
             )
     scheduler = allocation.scheduler if allocation else None
     plan = RemotePlan(
@@ -110,8 +111,8 @@ def _finish(job: Supervisor, command: list[str], console: Console) -> int:
     code = job.run()
     if code == USAGE and (option := find_misplaced(command, job.last_words())):
         console.log(
-            f"{option} stands after the program, so ddlrun passed it on: write options of ddlrun"
-            " before the program"
+            f"ddlrun passed {option} to the program, because it stands after the program: write"
+            " options of ddlrun before the program"
         )
     return code
 
@@ -129,8 +130,8 @@ def _refuse_several(env: Mapping[str, str]) -> None:
         if env.get(name, "1") not in ("0", "1"):
             raise LaunchError(
                 USAGE,
-                f"{what} has started ddlrun {env[name]} times: start ddlrun once, or start the"
-                f" program by {what} without ddlrun",
+                f"{what} started ddlrun {env[name]} times: start ddlrun once, or start the"
+                f" program with {what} and without ddlrun",
             )
 
 
@@ -144,7 +145,7 @@ def _where(
     given = [name for name in ("host", "hostfile", "rankfile") if getattr(arguments, name)]
     if len(given) > 1:
         raise LaunchError(
-            USAGE, f"-{given[0]} and -{given[1]} both give the hosts: use one of them"
+            USAGE, f"-{given[0]} and -{given[1]} both specify the hosts: use only one of them"
         )
     allocation = find_allocation(os.environ)
     if arguments.rankfile:
@@ -164,7 +165,11 @@ def _where(
         hosts = [Host("localhost")]
         if arguments.n is None and arguments.accelerators is None and not arguments.check:
             number = find_number(arguments.command)
-            where = f"; {number} stands after the program, and is the program's" if number else ""
+            where = (
+                f"; {number} stands after the program, so it was passed to the program"
+                if number
+                else ""
+            )
             raise LaunchError(
                 USAGE,
                 f"the following arguments are required: -n, or -H for other hosts{where}"
@@ -207,7 +212,7 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
     mode, others, variables = topology.library_options(arguments.ddloption)
     shared |= variables
     if mode and arguments.mode:
-        raise LaunchError(USAGE, "-mode is given twice, once by -ddlarg")
+        raise LaunchError(USAGE, "-mode is given twice, once through -ddlarg; omit one")
     options, remark = topology.mode_option(arguments.mode or mode, layout.size)
     options = f"{options} {others}".strip()
     if remark:
@@ -242,7 +247,7 @@ def _command(arguments: argparse.Namespace) -> list[str]:
         hint = f"; did you mean ./{program}?" if path.is_file() else ""
         raise LaunchError(NOT_FOUND, f"the program {program} is not in PATH{hint}")
     if path.is_dir():
-        raise LaunchError(NOT_EXECUTABLE, f"{program} is a folder")
+        raise LaunchError(NOT_EXECUTABLE, f"{program} is a folder, not a program")
     if path.exists():
         raise LaunchError(NOT_EXECUTABLE, f"{program} is not executable")
     raise LaunchError(NOT_FOUND, f"the file {program} does not exist")
@@ -277,8 +282,8 @@ def _run_here(
         shared.setdefault("DDL_INTERFACES", "127.0.0.0/8,::1")
     elif size > 1:
         console.log(
-            "the loopback interface is down, and ranks of one machine connect over it: bring it up"
-            " (ip link set lo up)"
+            "the loopback interface is down, but the ranks of one machine connect over it: bring it"
+            " up (ip link set lo up)"
         )
     if arguments.output_dir is None and console.draws_on(console.err):  # for progress bars
         columns, lines = shutil.get_terminal_size()
@@ -293,7 +298,7 @@ def _run_here(
     secret = secrets.token_hex(32) if _have_libcrypto() else ""
     if not secret:
         console.log(
-            "libcrypto.so.3 is missing (Debian: libssl3): these ranks connect without a secret, so"
+            "libcrypto.so.3 is missing (Debian: libssl3): the ranks connect without a secret, so"
             " any user of this machine could connect as one of them; see ddl doctor"
         )
     plan = LaunchSpec(

@@ -79,12 +79,12 @@ def read_hostfile(path: Path, option: str = "-hostfile") -> list[Host]:
         slots = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
         if any(not re.fullmatch(r"(max[-_])?slots=\d+", word) for word in words[1:]):
             raise LaunchError(
-                USAGE, f"{option} {path}: line {number}: {line!r} is not HOST slots=N"
+                USAGE, f"{option} {path}: line {number}: {line!r} is not of the form HOST slots=N"
             )
         name = f"{words[0]}:{slots[0]}" if slots else words[0]
         hosts.append(_host(name, f"{option} {path}: line {number}:"))
     if not hosts:
-        raise LaunchError(USAGE, f"{option} {path}: the file lists no host")
+        raise LaunchError(USAGE, f"{option} {path}: the file lists no hosts")
     return _merge(hosts)
 
 
@@ -97,7 +97,8 @@ def read_rankfile(path: Path) -> tuple[Layout, dict[int, str]]:
         if not found or int(found[1]) in host_of:
             raise LaunchError(
                 USAGE,
-                f"{option} {path}: line {number}: {line!r} is not a new rank N=HOST slot=CORES",
+                f"{option} {path}: line {number}: {line!r} is not of the form rank N=HOST"
+                " slot=CORES, or repeats a rank",
             )
         rank = int(found[1])
         host_of[rank] = found[2]
@@ -110,7 +111,7 @@ def read_rankfile(path: Path) -> tuple[Layout, dict[int, str]]:
                 )
             cores[rank] = found[3]
     if sorted(host_of) != list(range(len(host_of))) or not host_of:
-        raise LaunchError(USAGE, f"{option} {path}: the ranks must be 0, 1, ... without a gap")
+        raise LaunchError(USAGE, f"{option} {path}: the ranks must be 0, 1 and so on, without gaps")
     return Layout(tuple(host_of[rank] for rank in range(len(host_of)))), cores
 
 
@@ -135,7 +136,8 @@ def lay_out(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> L
         if left < len(unknown) or left % len(unknown):
             raise LaunchError(
                 USAGE,
-                f"-n {ranks} cannot be divided equally among {len(hosts)} hosts; give the number on"
+                f"-n {ranks} cannot be divided equally among {len(hosts)} hosts; give the"
+                " number for"
                 f" each: -H {hosts[0].name}:N,...",
             )
         counts = [left // len(unknown) if count is None else count for count in counts]
@@ -150,7 +152,7 @@ def _lines(path: Path, option: str) -> list[tuple[int, str]]:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise LaunchError(USAGE, f"{option} {path}: {why}") from None
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return [(number, line) for number, line in enumerate(lines, 1) if line]
@@ -159,7 +161,7 @@ def _lines(path: Path, option: str) -> list[tuple[int, str]]:
 def _host(word: str, option: str) -> Host:
     found = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::(\d+))?", word)
     if not found or not 0 < int(found[2] or 1) <= _MOST:
-        raise LaunchError(USAGE, f"{option} {word!r} is not HOST or HOST:RANKS")
+        raise LaunchError(USAGE, f"{option} {word!r} is not of the form HOST or HOST:RANKS")
     return Host(found[1], int(found[2]) if found[2] else None)
 
 

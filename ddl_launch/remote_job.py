@@ -125,7 +125,7 @@ def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> 
 def _wrapped(command: list[str]) -> list[str]:
     if ":" in command:
         raise LaunchError(
-            USAGE, 'an argument is ":", which begins another program in mpirun and srun'
+            USAGE, 'an argument of the program is ":", with which mpirun and srun separate programs'
         )
     return [sys.executable, "-I", "-S", str(_REMOTE_RANK), "--", *command]
 
@@ -536,7 +536,7 @@ class RemoteJob(Supervisor):
         if code is not None and len(missing) and not self._selector_has_more():
             self._console.log(f"{title} exited with code {code}; {where}; its output:")
             self._console.show([b"  | " + line for line in self._said if line.strip()][-20:])
-            raise LaunchError(FAILED, "not all ranks have started")
+            raise LaunchError(FAILED, "not all ranks started")
         if time.monotonic() >= self._give_up_at:
             raise LaunchError(FAILED, f"after {self._plan.start_timeout:g} s, {where}")
 
@@ -616,5 +616,5 @@ def _own_addresses(hosts: list[str]) -> list[str]:
         except socket.gaierror as error:
             raise LaunchError(2, f"-H: unknown host {host} ({error.strerror})") from None
         except OSError as error:
-            raise LaunchError(2, f"-H {host}: the host cannot be reached: {error}") from None
+            raise LaunchError(2, f"-H {host}: this host cannot be reached: {error}") from None
     return sorted(found, key=sockets.is_loopback)

@@ -58,8 +58,9 @@ class _Identity:
         seen = _first_number(_SIZES, self.size)
         if not 0 <= self.rank < self.size or seen != self.size:
             sys.exit(
-                f"ddlrun: the launcher started this as rank {self.rank} of {seen}, not of"
-                f" {self.size}: check that mpirun, or srun --mpi=..., matches the program's MPI"
+                f"ddlrun: the launcher started this process as rank {self.rank} of {seen}, but"
+                f" ddlrun started {self.size} ranks: check that mpirun, or srun --mpi=...,"
+                " matches the program's MPI"
             )
         self.host, ranks = next((h, r) for h, r in lists.items() if self.rank in r)
         self.first = next(h for h, r in lists.items() if 0 in r)

@@ -48,13 +48,13 @@ def submit(
     if arguments.host or arguments.hostfile or arguments.rankfile:
         raise LaunchError(
             USAGE,
-            "--submit: the scheduler chooses the hosts; leave out -H, -hostfile and -rankfile",
+            "--submit: the scheduler chooses the hosts; omit -H, -hostfile and -rankfile",
         )
     name = arguments.name or _name_of(command)
     inner = _inner(words)
     if kind == "k8s":
         if not arguments.image:
-            raise LaunchError(USAGE, "--submit k8s: --image is missing")
+            raise LaunchError(USAGE, "--submit k8s requires --image")
         text = manifest(name, arguments.image, hosts, ranks, inner)
         path = Path(f"{name}.mpijob.yaml")
     else:
@@ -81,8 +81,7 @@ def submit(
     except subprocess.TimeoutExpired:
         raise LaunchError(
             FAILED,
-            f"{program[0]} has not answered within {_LIMIT:.0f} s; check whether it has accepted"
-            f" {path}",
+            f"{program[0]} did not answer within {_LIMIT:.0f} s; check whether it accepted {path}",
         ) from None
     said = (done.stdout + done.stderr).strip()
     if done.returncode:
@@ -97,8 +96,8 @@ def _write(path: Path, text: str) -> None:
     if path.exists() and not _is_unchanged(path.read_text(errors="replace")):
         raise LaunchError(
             USAGE,
-            f"--submit: {path} exists and was changed after ddlrun wrote it, or another program"
-            " wrote it: rename it, or give another --name",
+            f"--submit: {path} already exists, and was changed or written by another program:"
+            " rename it, or give another --name",
         )
     first, rest = text.split("\n", 1)
     path.write_text(f"{first}\n{_MARK} {_digest(text)}\n{rest}")
@@ -194,7 +193,7 @@ def _shape(arguments: argparse.Namespace) -> tuple[int, int]:
             "--submit: give the number of hosts, and of ranks on each: -nodes 2 -accelerators 4",
         )
     if size not in (None, hosts * ranks):
-        raise LaunchError(USAGE, f"-n {size} is not {hosts} hosts of {ranks} ranks")
+        raise LaunchError(USAGE, f"-n {size} contradicts {hosts} hosts of {ranks} ranks; omit -n")
     return hosts, ranks
 
 

@@ -156,7 +156,7 @@ class Supervisor(ABC):
             self._kill_at = None
             for rank in sorted(self._running):
                 self._console.log(
-                    f"{self._name(rank)} has not ended within {self._grace:g} s of SIGTERM:"
+                    f"{self._name(rank)} has not exited within {self._grace:g} s of SIGTERM:"
                     " killing it"
                 )
             self._send_signal(signal.SIGKILL)
@@ -169,7 +169,7 @@ class Supervisor(ABC):
         example for a file server."""
         self._leave_at = None
         for rank in sorted(self._running):
-            self._console.log(f"{self._name(rank)} cannot be killed: leaving it")
+            self._console.log(f"{self._name(rank)} cannot be killed; it keeps running")
         self._left |= self._running
         self._running.clear()
         self._first = self._first or Failure(-1, 0, FAILED, by_signal=False)
@@ -263,7 +263,7 @@ class Supervisor(ABC):
         if first is None:
             if self._summary:
                 self._console.log(
-                    f"{self._size} ranks ended without an error after {seconds:.1f} s"
+                    f"{self._size} ranks exited without an error after {seconds:.1f} s"
                 )
             return
         if first.rank < 0:

@@ -34,9 +34,11 @@ def describe(hosts: int, nodes: int | None, racks: int | None, aisles: int | Non
     said = f"-nodes {nodes or '?'} -racks {racks or 1} -aisles {aisles or 1}"
     wanted = count_hosts(nodes, racks, aisles)
     if wanted is not None and wanted != hosts:
-        raise LaunchError(USAGE, f"{said} gives {wanted} hosts, but there are {hosts}")
+        raise LaunchError(USAGE, f"{said} describes {wanted} hosts, but there are {hosts}")
     if hosts % groups:
-        raise LaunchError(USAGE, f"{said}: {hosts} hosts cannot be {groups} equal racks")
+        raise LaunchError(
+            USAGE, f"{said}: {hosts} hosts cannot be divided into {groups} equal racks"
+        )
     if groups == 1:
         return ""
     return ";".join([f"{hosts // groups}x{racks or 1}"] * (aisles or 1))
@@ -58,14 +60,14 @@ def mode_option(mode: str | None, size: int) -> tuple[str, str]:
     if letter in _REFUSED:
         raise LaunchError(
             USAGE,
-            f"-mode {mode}: libddl has no mode {letter} ({_REFUSED[letter]}); leave it out",
+            f"-mode {mode}: libddl has no mode {letter} ({_REFUSED[letter]}); omit it",
         )
     if numbers:
         product = math.prod(map(int, numbers.split("x")))
         if product != size:
             raise LaunchError(USAGE, f"-mode {mode} is for {product} ranks, but there are {size}")
     if letter == "d" and not numbers:
-        raise LaunchError(USAGE, "-mode d: the numbers are missing, such as d:2x3")
+        raise LaunchError(USAGE, "-mode d requires numbers, such as d:2x3")
     if letter in _OWN:
         return f"-mode {letter}:{numbers or size}", ""
     taken = f"it is taken as d:{numbers}" if numbers else "libddl chooses by itself"

@@ -55,7 +55,7 @@ def test_native_parts_and_the_scheduler_are_read() -> None:
         "HttpError: the request has no token",
         "HttpError: job %s is %s, not paused or failed",
         "HttpError: %s streams are open already%s; close one first",  # by a variable
-        "HttpError: host is %s, not one of %s, in the Host header",  # by a field
+        "HttpError: host is %s; allowed: one of %s, in the Host header",  # by a field
     ):
         assert text in texts, text
     native = {m.file for m in messages.messages() if "/csrc/" in m.file}

@@ -51,7 +51,7 @@ def attach(solver: Any) -> None:
     """
     if not hasattr(solver, "add_callback"):
         raise InvalidArgument(
-            f"solver: {type(solver).__name__} has no add_callback; use ddl_caffe.Solver"
+            f"solver is a {type(solver).__name__}, which has no add_callback; use ddl_caffe.Solver"
         )
     _broadcast_weights(solver.net)
     solver.add_callback(lambda: None, lambda: _average(solver.net))
@@ -77,7 +77,8 @@ class Solver:
         if self._own_loop:
             if not hasattr(solver, "apply_update"):
                 raise InvalidArgument(
-                    f"solver: {type(solver).__name__} has neither add_callback nor apply_update"
+                    f"solver is a {type(solver).__name__}, which has neither add_callback nor"
+                    " apply_update"
                 )
             _broadcast_weights(solver.net)
         else:
@@ -105,7 +106,7 @@ class Solver:
         """Raise InvalidArgument, since Caffe would write snapshots on all ranks. Call `step`
         instead."""
         raise InvalidArgument(
-            "solve: is not supported for a solver on all ranks; call step(iterations)"
+            "solve is not supported for a distributed solver; call step(iterations)"
         )
 
     def snapshot(self) -> None:

@@ -74,7 +74,9 @@ def create_communicator(name: str = "ddl") -> Communicator:
     """Return the communicator of all ranks, like chainermn.create_communicator. Calls `init` if
     necessary. Raises InvalidArgument for another name than "ddl"."""
     if name != "ddl":
-        raise InvalidArgument(f"name: {name!r} must be 'ddl', the only communicator of ddl_chainer")
+        raise InvalidArgument(
+            f"name is {name!r}; must be 'ddl', the only communicator of ddl_chainer"
+        )
     if not _world.is_initialized():
         _world.init()
     return Communicator(_world.comm())

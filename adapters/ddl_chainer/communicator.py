@@ -230,7 +230,7 @@ def _array(argument: str, value: Any) -> Array:
 def _check_length(argument: str, given: Sequence[Any], size: int) -> None:
     if len(given) != size:
         raise InvalidArgument(
-            f"{argument}: has {len(given)} arrays; must have one for each of {size} ranks"
+            f"{argument} has {len(given)} arrays; must have one for each of {size} ranks"
         )
 
 

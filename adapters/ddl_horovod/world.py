@@ -82,7 +82,9 @@ class ProcessSet:
         or if this rank is not a member."""
         self.rank()
         if self._executor is None:
-            raise ValueError(f"the process set {self.ranks} was not added; see add_process_set")
+            raise ValueError(
+                f"the process set {self.ranks} was not added; call add_process_set first"
+            )
         return self._executor
 
     def members(self) -> list[int]:
@@ -221,10 +223,12 @@ class World(Generic[Kind]):
         added = process_set if isinstance(process_set, self._kind) else self._kind(process_set)
         members = added.members()
         if not members or members[0] < 0 or members[-1] >= self.size():
-            raise ValueError(f"process_set is {added}; must be ranks from 0 to {self.size() - 1}")
+            raise ValueError(
+                f"process_set is {added}; must contain ranks from 0 to {self.size() - 1}"
+            )
         for each in self._sets.values():
             if each.members() == members:
-                raise ValueError(f"process_set: {each} was added already")
+                raise ValueError(f"process_set {each} was already added")
         return self._add(added)
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:

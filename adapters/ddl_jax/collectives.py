@@ -270,7 +270,9 @@ def sendrecv(
     own = _array(array)
     shape, dtype = _form(own if like is None else like)
     if dtype != own.dtype:
-        raise InvalidArgument(f"like: has type {dtype}, but array has type {own.dtype}")
+        raise InvalidArgument(
+            f"like has type {dtype}, but array has type {own.dtype}; must be equal"
+        )
     size = members(comm)[2]
     return _call(
         primitives.sendrecv_p,
@@ -330,9 +332,13 @@ def _sum_parts(
     number = _op(op, [own])
     kind = own.dtype.name
     if op not in ("sum", "average") or kind == "bool" or kind.startswith("float8"):
-        raise Unsupported(f"op: {op} of {kind}; must be sum or average, and not of bool or float8")
+        raise Unsupported(
+            f"op is {op} of {kind}; must be sum or average, and not of bool or float8"
+        )
     if not own.shape:
-        raise InvalidArgument("operands: has no dimension; jnp.stack this rank's workers' arrays")
+        raise InvalidArgument(
+            "operands has no dimension: pass jnp.stack of this rank's workers' arrays"
+        )
     order = contiguous(workers, members(comm)[2])
     wide = own.astype(jnp.float32) if kind in HALVES else own
 

@@ -23,7 +23,7 @@ class Communicator(communicators.Communicator):
 
     def _part(self) -> Comm:
         if self._epoch != world.epoch():
-            raise InvalidArgument("comm: was created before ddl_jax.shutdown(); create it again")
+            raise InvalidArgument("comm was created before ddl_jax.shutdown(); create it again")
         return self._comm
 
 

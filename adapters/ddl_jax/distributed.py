@@ -39,8 +39,8 @@ def initialize(*, timeout: float | None = None) -> None:
     global _comm
     if "jaxlib" in sys.modules:
         raise InvalidState(
-            "jax has been imported already, and has chosen its MPI: call ddl_jax.initialize()"
-            " first, or start the program by python -m ddl_jax run"
+            "jax is already imported and has chosen its MPI: call ddl_jax.initialize() before"
+            " importing jax, or start the program by python -m ddl_jax run"
         )
     file = _build.part("mpi").build()  # built before this rank waits for other ranks
     library = ctypes.CDLL(str(file))
@@ -61,7 +61,7 @@ def initialize(*, timeout: float | None = None) -> None:
         process_id=rank,
         cluster_detection_method="deactivate",
     )
-    _log.info("rank %d of %d: collectives over libddl; XLA supports none of f16 and f8", rank, size)
+    _log.info("rank %d of %d: collectives use libddl; XLA does not support f16 and f8", rank, size)
     if jax.local_device_count() > 1:  # set by jax_num_cpu_devices or XLA_FLAGS
         raise InvalidState(
             f"this process has {jax.local_device_count()} devices, but XLA's collectives over MPI"

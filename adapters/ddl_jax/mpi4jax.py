@@ -190,7 +190,7 @@ def sendrecv(
     part, tag = _part(comm), _tag(recvtag)
     if status is not None:
         if source == ANY_SOURCE:
-            raise Unsupported("status: is not supported for sendrecv from any source; use recv")
+            raise Unsupported("status is not supported for sendrecv from any source; use recv")
         status._fill(source, tag)
     tags = {"send_tag": sendtag, "recv_tag": tag}
     return collectives.sendrecv(sendbuf, dest, _source(source), **tags, like=recvbuf, comm=part)
@@ -209,7 +209,7 @@ def _part(comm: Comm | None) -> communicators.Communicator | None:
         world.init()
     if comm is not None and not isinstance(comm, Comm):
         raise InvalidArgument(
-            f"comm: is a {type(comm).__name__}, must be a communicator of ddl_jax.mpi4jax.MPI"
+            f"comm is a {type(comm).__name__}; must be a communicator of ddl_jax.mpi4jax.MPI"
         )
     return None if comm is None else comm._part
 
@@ -228,4 +228,4 @@ def _tag(tag: int) -> int:
 
 def _check_rows(name: str, array: Any, size: int) -> None:
     if not array.ndim or array.shape[0] != size:
-        raise InvalidArgument(f"{name}: has shape {array.shape}, must begin with {size}")
+        raise InvalidArgument(f"{name} has shape {array.shape}; its first dimension must be {size}")

@@ -92,8 +92,8 @@ def _check_devices(context: Any) -> None:
     devices = axes.num_devices if hasattr(axes, "num_devices") else axes.mesh.size
     if devices is not None and devices > jax.process_count():
         raise NotImplementedError(
-            f"a program on {devices} devices of {jax.process_count()} process(es) has operations of"
-            " ddl_jax, which are for one device of each process"
+            f"a program with operations of ddl_jax runs on {devices} devices of"
+            f" {jax.process_count()} process(es); must run on one device of each process"
         )
 
 
@@ -235,7 +235,7 @@ def _linear(primitive: Primitive, transpose: Rule, is_linear: Rule = lambda **_:
     def check(parameters: Any) -> None:
         if not is_linear(**parameters):
             raise NotImplementedError(
-                f"{primitive.name} has a derivative only for the ops sum and average"
+                f"{primitive.name} supports derivatives only for the ops sum and average"
             )
 
     def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:

@@ -19,8 +19,8 @@ def _find() -> ModuleType:
     backend = keras.backend.backend()
     if backend not in _ADAPTERS:
         raise ImportError(
-            f"ddl_keras works with the Keras backends {', '.join(_ADAPTERS)}; this is {backend}"
-            " (see KERAS_BACKEND)"
+            f"the backend of Keras is {backend}; ddl_keras works with the Keras backends"
+            f" {', '.join(_ADAPTERS)}: set KERAS_BACKEND"
         )
     return importlib.import_module(_ADAPTERS[backend])
 

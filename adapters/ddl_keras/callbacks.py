@@ -172,7 +172,7 @@ class LearningRateWarmup(LearningRateSchedule):
 
     def __init__(self, initial: float, epochs: float = 5, scale: float | None = None) -> None:
         if epochs < 0:
-            raise InvalidArgument(f"epochs: {epochs} is negative")
+            raise InvalidArgument(f"epochs is {epochs}; must be at least 0")
         super().__init__(initial, self._factor, staircase=False)
         self._epochs = epochs
         self._scale = scale

@@ -70,7 +70,7 @@ def DistributedOptimizer(
     optimizer = keras.optimizers.get(optimizer)
     appliers = _appliers(optimizer)
     if any(hasattr(each, _SETTINGS) for each in (optimizer, *appliers)):
-        raise InvalidArgument("optimizer: is a DistributedOptimizer already")
+        raise InvalidArgument("optimizer is already a DistributedOptimizer")
     if backward_passes_per_step is not None:
         _accumulate(appliers, backward_passes_per_step)
     if _mixed_float16() and not isinstance(optimizer, _SCALING):
@@ -134,7 +134,7 @@ def _mixed_float16() -> bool:
 
 def _accumulate(optimizers: Sequence[keras.optimizers.Optimizer], passes: int) -> None:
     if passes < 1:
-        raise InvalidArgument(f"backward_passes_per_step: {passes} is below 1")
+        raise InvalidArgument(f"backward_passes_per_step is {passes}; must be at least 1")
     if not optimizers:
         raise InvalidArgument(
             "backward_passes_per_step: the MultiOptimizer's function creates its optimizers later;"
@@ -142,10 +142,12 @@ def _accumulate(optimizers: Sequence[keras.optimizers.Optimizer], passes: int) -
         )
     for optimizer in optimizers:
         if optimizer.built:
-            raise InvalidArgument("backward_passes_per_step: the optimizer is built already")
+            raise InvalidArgument(
+                "backward_passes_per_step cannot be set: the optimizer is already built"
+            )
         if optimizer.gradient_accumulation_steps not in (None, passes):
             raise InvalidArgument(
-                f"backward_passes_per_step: is {passes}, but the optimizer's"
+                f"backward_passes_per_step is {passes}, but the optimizer's"
                 f" gradient_accumulation_steps is {optimizer.gradient_accumulation_steps}"
             )
         optimizer.gradient_accumulation_steps = passes if passes > 1 else None

@@ -26,8 +26,8 @@ def broadcast_model(model: keras.Model, root: int = 0, *, comm: Any = None) -> N
     if not broadcast_built(model, root, comm):
         here = "built" if model.built else "not built"
         raise InvalidArgument(
-            f"model: has no variables on some rank, because it is not built there (on this rank it"
-            f" is {here}); call it on a batch, or model.build, or use callbacks.BroadcastModel"
+            f"model is not built on some rank, so it has no variables there (on this rank it is"
+            f" {here}): call it on a batch, call model.build, or use callbacks.BroadcastModel"
         )
 
 
@@ -47,7 +47,7 @@ def broadcast_built(
         return False
     if fewest != -most:
         raise InvalidArgument(
-            f"model: has {len(variables)} variables on this rank, including its optimizer's, and"
+            f"model has {len(variables)} variables on this rank, including its optimizer's, and"
             f" {fewest} to {-most} on all ranks; give all ranks the same layers and optimizer"
         )
     for variable, value in zip(variables, values or read(variables), strict=True):
@@ -93,7 +93,9 @@ def average_metrics(
         gathered = _moved(sent, lambda tensor: adapter.allgather(tensor, **options))
         if gathered.size % sent.size:
             raise InvalidArgument(
-                f"metrics: this rank has {len(metrics)}, and another rank has another number"
+                f"this rank has {len(metrics)} metrics, but another rank has another number:"
+                " pass the"
+                " same metrics on all ranks"
             )
         sums: list[float] = gathered.view(np.float64).reshape(-1, len(own)).sum(0).tolist()
         return sums

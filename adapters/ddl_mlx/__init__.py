@@ -36,7 +36,7 @@ Array = np.ndarray[Any, Any]
 class _World(adapter_arrays.ArrayWorld):
     def _read(self, argument: str, value: Any) -> Array:
         if not isinstance(value, mx.array):
-            raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not an MLX array")
+            raise InvalidArgument(f"{argument} is a {type(value).__name__}, not an MLX array")
         if value.dtype != mx.bfloat16:
             return np.array(value)
         return np.array(value.view(mx.uint16)).view(adapter_arrays.bfloat16())

@@ -36,7 +36,7 @@ Array = np.ndarray[Any, Any]
 class _World(adapter_arrays.ArrayWorld):
     def _read(self, argument: str, value: Any) -> Array:
         if not isinstance(value, mx.nd.NDArray):
-            raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not an array of MXNet")
+            raise InvalidArgument(f"{argument} is a {type(value).__name__}, not an array of MXNet")
         return np.asarray(value.asnumpy())
 
     def _make(self, array: Array, like: Any) -> Any:

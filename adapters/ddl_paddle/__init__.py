@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 class _World(adapter_arrays.ArrayWorld):
     def _read(self, argument: str, value: Any) -> Array:
         if not isinstance(value, paddle.Tensor):
-            raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a Paddle tensor")
+            raise InvalidArgument(f"{argument} is a {type(value).__name__}, not a Paddle tensor")
         if value.dtype == paddle.bfloat16:  # Paddle gives NumPy the bits of bfloat16
             return np.asarray(value.numpy()).view(adapter_arrays.bfloat16())
         return np.asarray(value.numpy())

@@ -146,7 +146,7 @@ def _tensor(argument: str, value: Any) -> Any:
         return tensor.as_tensor_variable(value)
     if not isinstance(getattr(value, "type", None), tensor.TensorType):
         name = type(value).__name__
-        raise InvalidArgument(f"{argument}: is a {name}, not a tensor of {framework.__name__}")
+        raise InvalidArgument(f"{argument} is a {name}, not a tensor of {framework.__name__}")
     return value
 
 

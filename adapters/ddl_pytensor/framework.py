@@ -16,7 +16,7 @@ def _find() -> str:
     loaded = [name for name in _NAMES if name in sys.modules]
     installed = [name for name in _NAMES if importlib.util.find_spec(name)]
     if not loaded and not installed:
-        raise ImportError(f"ddl_pytensor needs one of {', '.join(_NAMES)}")
+        raise ImportError(f"ddl_pytensor needs one of {', '.join(_NAMES)}, but none is installed")
     return (loaded or installed)[0]
 
 

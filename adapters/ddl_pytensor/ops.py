@@ -64,8 +64,9 @@ class _ArrayOp(Op):
         last, first = world.comm().allreduce(np.array([self.number, -self.number]), op="max")
         if last != -first:
             raise InvalidState(
-                f"rank {world.rank()} runs operation {self.number} of its graphs, but the ranks run"
-                f" operations {-first} to {last}: all ranks must compile the same graphs; use"
+                f"rank {world.rank()} runs operation {self.number} of its graphs, but other"
+                " ranks run"
+                f" operations from {-first} to {last}: all ranks must compile the same graphs; use"
                 " inputs or shared variables for values that depend on the rank, not constants"
             )
 

@@ -233,9 +233,9 @@ def _parts(given: np.ndarray, tensor: np.ndarray, size: int, argument: str) -> n
         return np.full(size, rows // size, np.int64)
     _expect(
         len(given) == size,
-        f"{argument}: has {len(given)} numbers; must have one for each of {size} ranks",
+        f"{argument} has {len(given)} numbers; must have one for each of {size} ranks",
     )
-    _expect(given.min() >= 0, f"{argument}: {given.min()} is negative")
+    _expect(given.min() >= 0, f"{argument} contains {given.min()}; must be at least 0")
     _expect(
         given.sum() == rows,
         f"{argument}: the sum is {given.sum()}, but the tensor has {rows} rows",
@@ -374,7 +374,7 @@ def _shaped(what: str, operation: _FallbackOp, wrapper: Any, reason: str) -> Cal
         )
         if where:
             raise errors.Unsupported(
-                f"{what}: is not supported in {where}, because ddl_tensorflow has no native part:"
+                f"{what} is not supported in {where}, because ddl_tensorflow has no native part:"
                 f" {reason}"
             )
         with tf.control_dependencies(getattr(graph, _LAST, ())):

@@ -123,7 +123,7 @@ def allgather(
     tensor = checked("allgather", tensor)
     if given and tensor.shape.rank and tensor.shape[0] not in (None, given[rank]):
         raise InvalidArgument(
-            f"rows: is {given[rank]} for this rank, but its tensor has {tensor.shape[0]}"
+            f"rows is {given[rank]} for this rank, but its tensor has {tensor.shape[0]} rows"
         )
     if rows is None and in_xla() and tensor.shape.rank is not None:
         own = 1 if tensor.shape.rank == 0 else tensor.shape[0]
@@ -190,14 +190,14 @@ def alltoall(
     elif tf.is_tensor(sent_rows):
         if not sent_rows.dtype.is_integer:
             raise InvalidArgument(
-                f"sent_rows: is a tensor of {sent_rows.dtype.name}; must have integers"
+                f"sent_rows is a tensor of {sent_rows.dtype.name}; must contain integers"
             )
         sent = tf.cast(sent_rows, tf.int64)
     else:
         given = adapter.check_rows("sent_rows", sent_rows, size)
         if tensor.shape.rank and tensor.shape[0] not in (None, sum(given)):
             raise InvalidArgument(
-                f"sent_rows: the sum is {sum(given)}, but the tensor has {tensor.shape[0]} rows"
+                f"sent_rows has the sum {sum(given)}, but the tensor has {tensor.shape[0]} rows"
             )
         sent = tf.constant(given, tf.int64)
     result, received = _call("alltoall", name, number, tensor, sent)
@@ -245,19 +245,19 @@ def checked(what: str, value: Any, argument: str = "tensor", op: Any = None) -> 
     kind = type(value).__name__
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         raise InvalidArgument(
-            f"{argument}: is a {kind}, but {what} takes dense tensors; convert it first"
+            f"{argument} is a {kind}, but {what} takes dense tensors; convert it first"
         )
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"{argument}: a {kind} cannot be converted to a tensor ({error})"
+            f"{argument} is a {kind}, which cannot be converted to a tensor: {error}"
         ) from error
     dtype = tensor.dtype.name
     if dtype not in _TYPES or (reduces and not adapter.has_op(dtype, op)):
         by = f" by {op}" if reduces else ""
         raise UnsupportedType(
-            f"{argument}: has elements of {dtype}, which {what}{by} does not support"
+            f"{argument} has elements of {dtype}, which {what}{by} does not support"
         )
     return tensor
 
@@ -279,7 +279,7 @@ def _shaped(tensor: tf.Tensor, shape: Any) -> tf.Tensor:
 def _scope(name: str | None, what: str, inputs: Sequence[Any]) -> Iterator[str]:
     """Open a name scope for the graph's node, with only the characters that TensorFlow allows."""
     if not (name is None or isinstance(name, str)):
-        raise InvalidArgument(f"name: {name!r} is not a str")
+        raise InvalidArgument(f"name is {name!r}; must be a str")
     outer: Any = nullcontext()
     if name is None:
         name = f"ddl_{what}"

@@ -39,8 +39,8 @@ class Numbers:
             thread = threading.current_thread()
             if self._count and thread is not self._thread and self._thread.is_alive():
                 raise InvalidArgument(
-                    f"name: another function or model has operations named {name!r}. It was traced"
-                    f" in the thread {self._thread.name!r}, and this one is traced in"
+                    f"another function or model already has operations named {name!r}. It was"
+                    f" traced in the thread {self._thread.name!r}, and this one is traced in"
                     f" {thread.name!r}, so the ranks could confuse them. Call both once in one"
                     " thread first, or name the operations"
                 )

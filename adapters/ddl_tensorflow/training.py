@@ -144,7 +144,7 @@ def broadcast_parameters(
     for index, variable in enumerate(variables):
         if not hasattr(variable, "assign"):
             raise InvalidArgument(
-                f"variables[{index}]: is a {type(variable).__name__}; must be a variable"
+                f"variables[{index}] is a {type(variable).__name__}; must be a variable"
             )
     for variable in variables:
         value = tf.convert_to_tensor(variable)

@@ -79,5 +79,5 @@ def part(number: int) -> ddl_core.Comm:
     if not number:
         return comm()
     if number not in joined.parts:
-        raise InvalidState("comm: was created before ddl_tensorflow.shutdown(); create it again")
+        raise InvalidState("comm was created before ddl_tensorflow.shutdown(); create it again")
     return joined.parts[number]

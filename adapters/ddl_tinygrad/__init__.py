@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 class _World(adapter_arrays.ArrayWorld):
     def _read(self, argument: str, value: Any) -> Array:
         if not isinstance(value, Tensor):
-            raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a tinygrad Tensor")
+            raise InvalidArgument(f"{argument} is a {type(value).__name__}, not a tinygrad Tensor")
         if value.dtype in (dtypes.bfloat16, *dtypes.fp8s):
             raise InvalidArgument(
                 f"{argument}: NumPy does not support {value.dtype}; cast it first"

@@ -155,9 +155,9 @@ def _open_set_pg_timeout(dist: Any) -> None:
             original(timeout, group)
             return
         if not isinstance(timeout, timedelta):
-            raise TypeError(f"timeout: is a {type(timeout).__name__}, not a datetime.timedelta")
+            raise TypeError(f"timeout is a {type(timeout).__name__}, not a datetime.timedelta")
         if timeout <= timedelta(0):
-            raise ValueError(f"timeout: {timeout} is not positive")
+            raise ValueError(f"timeout is {timeout}; must be positive")
         cpu_backend(own).set_timeout(timeout)
         if any(backend_of(own, device).name() != "ddl" for device in own._device_types):
             original(timeout, group)

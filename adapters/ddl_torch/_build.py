@@ -72,7 +72,7 @@ def module_or_none() -> ModuleType | None:
         except BuildError as error:
             _missing = True
             warnings.warn(
-                f"the backend ddl runs without its native part, hence slower: {error}",
+                f"the backend ddl has no native part, so it is slower: {error}",
                 RuntimeWarning,
                 stacklevel=3,
             )

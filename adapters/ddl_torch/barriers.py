@@ -75,7 +75,7 @@ def _await_arrivals(
         ranks = f"Rank{'s' * (len(named) != 1)} {', '.join(named)}"
         reason = f"{ranks} failed to pass monitoredBarrier in {took}"
         if not missing:  # the last ranks have just arrived
-            reason = f"the ranks came too late, after {took}"
+            reason = f"the last ranks arrived too late, after {took}"
         store.set(verdict, reason)
         raise dist.DistBackendError(
             f"ddl: [Rank 0]: Rank 0 timed out in monitoredBarrier after {took}: {reason}"

@@ -32,7 +32,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
-            raise ValueError(f"the input has {input.dim()} dimensions; it must have 2 at least")
+            raise ValueError(f"input has {input.dim()} dimensions; must have at least 2")
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)

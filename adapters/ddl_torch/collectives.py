@@ -132,9 +132,9 @@ def grouped_allreduce_async(
     """Start `grouped_allreduce`."""
     for name, several in (("tensors", tensors), ("out", out)):
         if isinstance(several, Tensor):
-            raise TypeError(f"{name}: is one tensor; give a list of tensors, or call allreduce")
+            raise TypeError(f"{name} is one tensor; pass a list of tensors, or call allreduce")
     if out is not None and len(out) != len(tensors):
-        raise _invalid(f"out: has {len(out)} tensors, but there are {len(tensors)}")
+        raise _invalid(f"out has {len(out)} tensors, but there are {len(tensors)}")
     options = dist.AllreduceCoalescedOptions()
     options.reduceOp = _reduction(op)
     given = [_checked(f"tensors[{number}]", tensor) for number, tensor in enumerate(tensors)]
@@ -211,7 +211,7 @@ def allgather_async(tensor: Tensor, rows: Sequence[int] | None = None) -> Work[T
     given = given.reshape(given.shape or (1,))
     counts = _rows("rows", rows, len(given))
     if counts[rank()] != len(given):
-        raise _invalid(f"rows: is {counts[rank()]} for this rank, whose tensor has {len(given)}")
+        raise _invalid(f"rows is {counts[rank()]} for this rank, but its tensor has {len(given)}")
 
     def start(own: Tensor) -> tuple[Any, list[Tensor]]:
         own = own.detach()
@@ -303,7 +303,7 @@ def alltoall_async(
         _part(given)
     sent = _rows("sent_rows", sent_rows, len(given) // size())
     if sum(sent) != len(given):
-        raise _invalid(f"sent_rows: are {sum(sent)} in all, but the tensor has {len(given)}")
+        raise _invalid(f"sent_rows has the sum {sum(sent)}, but the tensor has {len(given)} rows")
     if received_rows is None and sent_rows is not None:
         taken = torch.empty(size(), dtype=torch.int64)
         dist.all_to_all_single(taken, torch.tensor(sent), group=group())
@@ -351,21 +351,19 @@ def _checked(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         kind = type(value)
         raise TypeError(
-            f"{name}: is of type {kind.__module__}.{kind.__qualname__}, not a torch.Tensor; make it"
-            " one by torch.as_tensor"
+            f"{name} has type {kind.__module__}.{kind.__qualname__}; must be a torch.Tensor:"
+            f" pass torch.as_tensor({name})"
         )
     if value.layout != torch.strided:
         raise ValueError(
-            f"{name}: is a tensor of layout {value.layout}, which is not dense; give its to_dense()"
+            f"{name} has layout {value.layout}, which is not dense; pass {name}.to_dense()"
             + (", or call torch.distributed.all_reduce" if value.is_sparse else "")
         )
     if value.is_meta:
-        raise ValueError(
-            f"{name}: is on the device meta, which has no values; pass a tensor on cpu"
-        )
+        raise ValueError(f"{name} is on the device meta, which has no values; pass a tensor on cpu")
     if value.device.type != "cpu" and value.device.type not in _devices():
         raise ValueError(
-            f"{name}: is on the device {value.device}; must be on"
+            f"{name} is on the device {value.device}; must be on"
             f" {' or '.join(sorted(_devices()))}: pass {name}.cpu()"
         )
     return value
@@ -390,7 +388,7 @@ def _has_gradient(tensor: Tensor) -> bool:
 def _linear(name: str, op: str) -> str:
     """Return the op, or raise NotImplementedError if it has no gradient."""
     if op not in ("sum", "average"):
-        raise NotImplementedError(f"{name} by {op} has no gradient; by sum and average it has")
+        raise NotImplementedError(f"{name} with op {op} has no gradient; use sum or average")
     return op
 
 
@@ -410,8 +408,8 @@ def _reduction(op: str) -> Any:
 
 def _unfit(out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Exception:
     return _invalid(
-        f"out: has shape {tuple(out.shape)} and type {out.dtype}, not the result's"
-        f" {shape} and {dtype}"
+        f"out has shape {tuple(out.shape)} and type {out.dtype}; must be {shape} and {dtype},"
+        " like the result"
     )
 
 

@@ -38,8 +38,8 @@ def start(
         return operation(*tensors)
     if outs:
         raise RuntimeError(
-            "out: a result in given memory has no gradient, but an argument requires one; leave out"
-            " `out`, or call this under torch.no_grad()"
+            "`out` has no gradient, but an argument requires one: omit `out`, or call this under"
+            " torch.no_grad()"
         )
     works: list[Any] = []
     results = _Gradient.apply(operation, transpose, works, *tensors)

@@ -68,10 +68,10 @@ def DistributedOptimizer(
     adapter().check_gradients(op, compression)
     if backward_passes_per_step < 1:
         raise adapter().InvalidArgument(
-            f"backward_passes_per_step: {backward_passes_per_step} is below 1"
+            f"backward_passes_per_step is {backward_passes_per_step}; must be at least 1"
         )
     if hasattr(optimizer, "synchronize"):
-        raise adapter().InvalidArgument("optimizer: is a DistributedOptimizer already")
+        raise adapter().InvalidArgument("optimizer is already a DistributedOptimizer")
     reducer = _Reducer(
         optimizer, op, backward_passes_per_step, _COMPRESSED[compression], bucket_bytes
     )
@@ -85,8 +85,8 @@ def DistributedOptimizer(
 def refuse_copy() -> NoReturn:
     """Raise TypeError: a copy has no hooks, so it would apply only this rank's gradients."""
     raise TypeError(
-        "a DistributedOptimizer cannot be copied or pickled, since the copy would not reduce"
-        " gradients: copy its state_dict(), and make another for the parameters of the copy"
+        "a DistributedOptimizer cannot be copied or pickled, because the copy would not reduce"
+        " gradients: copy its state_dict(), and create another for the copied parameters"
     )
 
 
@@ -252,7 +252,10 @@ class _Reducer:
 
     def before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
         if (len(arguments) > 1 and arguments[1] is not None) or options.get("closure") is not None:
-            raise _state("step(closure) computes gradients itself, which would not be reduced")
+            raise _state(
+                "step(closure) computes gradients itself, which would not be reduced: call step()"
+                " without a closure"
+            )
         if not self._synchronized:
             self.synchronize()
 

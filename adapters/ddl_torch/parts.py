@@ -100,7 +100,7 @@ def _backend(group: Any) -> Any:
     group = dist.group.WORLD if group is None else group
     if not is_ddl(group):
         raise ValueError(
-            f'group: is {group!r}; must be a process group with the backend "ddl" for CPU tensors'
+            f'group is {group!r}; must be a process group with the backend "ddl" for CPU tensors'
             " that this rank is a member of"
         )
     return cpu_backend(group)
@@ -110,17 +110,17 @@ def _checked(name: str, operands: Any) -> Tensor:
     """Return the operands as a contiguous tensor without a gradient."""
     if not isinstance(operands, Tensor):
         raise TypeError(
-            f"operands: is of type {type(operands).__name__}; must be a tensor: torch.stack() the"
-            " tensors of this rank's workers"
+            f"operands has type {type(operands).__name__}; must be a tensor: pass torch.stack() of"
+            " the tensors of this rank's workers"
         )
     if operands.layout != torch.strided or operands.device.type != "cpu":
         raise ValueError(
-            f"operands: is of layout {operands.layout} on the device {operands.device}; must be"
+            f"operands has layout {operands.layout} on the device {operands.device}; must be"
             " dense and on the CPU: pass operands.to_dense().cpu()"
         )
     if operands.dim() == 0:
         raise adapter().InvalidArgument(
-            "operands: has no dimension; torch.stack() the tensors of this rank's workers"
+            "operands has no dimension: pass torch.stack() of the tensors of this rank's workers"
         )
     if operands.requires_grad and torch.is_grad_enabled():
         raise NotImplementedError(f"{name} has no gradient; pass operands.detach()")

@@ -35,7 +35,7 @@ def serve(backend: str | None) -> None:
     from ddl_core.errors import InvalidArgument
 
     if backend not in (_GLOO, None):
-        raise InvalidArgument(f'backend: {backend!r} is neither "gloo" nor None')
+        raise InvalidArgument(f'backend is {backend!r}; must be "gloo" or None')
     if backend == _GLOO:
         import torch.distributed as dist
 
@@ -61,7 +61,7 @@ def open_gloo_requests(dist: Any) -> None:
         if group in c10d._world.pg_map:  # this process is a member
             c10d._world.pg_map[group] = (dist.Backend(backend), store)
         if rank == 0 and not ranks:
-            _log.warning("ddl answers the %d ranks' requests for the backend gloo", size)
+            _log.warning("the %d ranks requested the backend gloo; ddl serves it instead", size)
         return group, store
 
     c10d._new_process_group_helper = _new_process_group_helper
@@ -100,7 +100,7 @@ def _is_serving() -> bool:
     try:
         from ddl_core import torch_choices
     except ImportError:  # libddl is broken, but Gloo must still work
-        _log.exception("DDL_TORCH_SERVE was not read")
+        _log.exception("DDL_TORCH_SERVE is ignored, because ddl_core cannot be imported")
         return False
     return torch_choices.served_backend() == _GLOO
 
@@ -112,7 +112,7 @@ def _refuse_gloo_groups(dist: Any) -> None:
     names = [group.group_name for group in groups if _cpu_backend_name(group) == _GLOO]
     if names:
         raise InvalidState(
-            f"a process group of Gloo exists already, named {', '.join(names)}: call"
+            f"process groups of Gloo already exist, named {', '.join(names)}: call"
             ' ddl_torch.serve("gloo") before init_process_group, or set DDL_TORCH_SERVE=gloo'
         )
 

@@ -60,7 +60,7 @@ def report(native: ModuleType) -> None:
 def _log_choice(native: ModuleType) -> None:
     _log.info(
         "the ranks on this host share the memory of DistributedDataParallel's buckets and"
-        " fully_shard's buffers (DDL_TORCH_SHARED=0: they do not)"
+        " fully_shard's buffers (DDL_TORCH_SHARED=0 disables this)"
     )
 
 

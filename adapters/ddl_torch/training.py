@@ -48,7 +48,7 @@ def scaled_warmup(
     negative.
     """
     if steps < 0:
-        raise adapter().InvalidArgument(f"steps: {steps} is negative")
+        raise adapter().InvalidArgument(f"steps is {steps}; must be at least 0")
     full = float(size() if scale is None else scale)
 
     def factor(step: int) -> float:

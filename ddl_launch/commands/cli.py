@@ -253,7 +253,9 @@ def _add_installed(to: object, group: str) -> None:
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a trace, or a folder")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", type=Path, help="file of a trace, or folder with traces"
+    )
     parser.add_argument(
         "-o", metavar="ALL.json", dest="output", type=Path, help="write the timeline"
     )
@@ -261,7 +263,8 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
         "--html",
         metavar="ALL.html",
         type=Path,
-        help="write a page with a lane for each rank; needs plotly (pip install 'libddl[plot]')",
+        help="write an HTML page with a lane for each rank; needs plotly (pip install"
+        " 'libddl[plot]')",
     )
     parser.add_argument("--size", metavar="N", type=parse_count, help="number of ranks of the comm")
     parser.set_defaults(run=_trace)
@@ -273,7 +276,7 @@ def _add_question(parser: argparse.ArgumentParser, sizes: str, needed: bool = Tr
         metavar="CLUSTER.toml",
         type=Path,
         nargs=None if needed else "?",
-        help="the cluster file",
+        help="file that describes the cluster",
     )
     parser.add_argument(
         "--bytes",

@@ -114,7 +114,7 @@ def read_cluster(path: Path) -> Cluster:
 
 def _kind(value: object) -> str:
     if value not in ("shared", "wire"):
-        raise ValueError(f"{value!r} must be 'shared' or 'wire'")
+        raise ValueError(f"{value!r} is not 'shared' or 'wire'")
     return str(value)
 
 

@@ -47,7 +47,7 @@ class Table:
         self._known.add(key)
         value = self._values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.error(key, "is not a list of tables")
+            raise self.error(key, "must be a list of tables")
         for i, item in enumerate(value):
             yield Table(self.path, item, f"{self._where}{key}[{i}].")
 

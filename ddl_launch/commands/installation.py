@@ -107,7 +107,9 @@ def network() -> Iterator[Finding]:
         with Endpoint() as endpoint:
             chosen = interfaces(endpoint.address)
     except (DdlError, ValueError) as error:
-        change = f'DDL_INTERFACES is "{chosen_by}": correct it' if chosen_by else "see the message"
+        change = (
+            f'DDL_INTERFACES is "{chosen_by}": correct it' if chosen_by else "follow the message"
+        )
         yield wrong("network", str(error), change)
         return
     fastest = max((i.speed for i in chosen), default=0)
@@ -141,7 +143,7 @@ def environment(env: Mapping[str, str]) -> Iterator[Finding]:
         yield wrong("environment", str(error), "correct or unset it")
         return
     if world.warning:
-        yield note("environment", world.warning, "see the message")
+        yield note("environment", world.warning, "follow the message")
     else:
         rank = f"rank {world.rank} of {world.size}" if world.size else "a rank of an MPI's job"
         yield ok("environment", "not started by a launcher" if world.launcher == "alone" else rank)
@@ -188,8 +190,10 @@ def _native(adapter: str, folder: str) -> Finding:
             return ok(what, f"built, in {cache}")
         compiler = " ".join(native.compiler())
     except native.BuildError as error:
-        return wrong(what, f"not built, and cannot be: {error}", f"then {build}")
-    return note(what, f"not built; at first use it takes a minute ({compiler})", build)
+        return wrong(what, f"not built, and cannot be built: {error}", f"after that, run {build}")
+    return note(
+        what, f"not built; the first use builds it, which takes a minute ({compiler})", build
+    )
 
 
 def _prebuilt(adapter: str, folder: str) -> str:

@@ -60,7 +60,7 @@ def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
             available = int(line.split()[1]) << 10
             break
     else:
-        yield note("memory", "the free memory is unknown", "mount /proc")
+        yield note("memory", "cannot read the free memory", "mount /proc")
         return
     told = f"{show_bytes(available)} available"
     limit = _read(root / "sys/fs/cgroup/memory.max").strip()
@@ -81,7 +81,8 @@ def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
     if 0 < size < _SHM_SMALL:
         yield note(
             "/dev/shm",
-            f"{show_bytes(size)}; libddl does not use it, but others do (workers of PyTorch's"
+            f"{show_bytes(size)}; libddl does not use it, but other programs do (workers of"
+            " PyTorch's"
             " DataLoader, Open MPI, NCCL)",
             "mount -o remount,size=8G /dev/shm, or docker run --shm-size=8g",
         )
@@ -154,7 +155,7 @@ def _try_memfd() -> None:
         with mmap.mmap(fd, mmap.PAGESIZE) as one, mmap.mmap(fd, mmap.PAGESIZE) as other:
             one[:4] = b"ddl!"
             if other[:4] != b"ddl!":
-                raise OSError("one mapping does not show what was written to the other")
+                raise OSError("data written to one mapping is missing in the other")
     finally:
         os.close(fd)
 

@@ -46,7 +46,7 @@ def run() -> dict[str, tuple[float, float]]:
             timeout=_LIMIT,
         )
     except subprocess.TimeoutExpired:
-        raise SelfTestError(f"the test did not end within {_LIMIT:.0f} s") from None
+        raise SelfTestError(f"the test did not finish within {_LIMIT:.0f} s") from None
     if done.returncode:
         causes = [line for line in done.stderr.splitlines() if line.startswith("ddlrun: rank ")]
         raise SelfTestError(causes[-1].removeprefix("ddlrun: ") if causes else done.stderr.strip())

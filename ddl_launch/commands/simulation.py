@@ -39,9 +39,11 @@ def split_operation(operation: str) -> tuple[str, int]:
     """
     name, colon, workers = operation.partition(":")
     if name not in OPERATIONS:
-        raise ValueError(f"{operation!r} must be one of {', '.join(OPERATIONS)}")
+        raise ValueError(f"{operation!r} is not one of {', '.join(OPERATIONS)}")
     if colon and (name != "ordered" or not workers.isdecimal() or not 1 <= int(workers) <= 4096):
-        raise ValueError(f"{operation!r} is not ordered:V, with 1 to 4096 logical workers")
+        raise ValueError(
+            f"{operation!r} is not of the form ordered:V with 1 to 4096 logical workers"
+        )
     return name, int(workers or 0)
 
 

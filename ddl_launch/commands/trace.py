@@ -68,7 +68,7 @@ def files(given: Iterable[Path]) -> list[Path]:
             continue
         inside = sorted(p for p in path.iterdir() if _NAME.fullmatch(p.name))
         if not inside:
-            raise TraceError(f"{path}: the folder has no file ddl-COMM-rankN.json")
+            raise TraceError(f"{path}: the folder contains no file ddl-COMM-rankN.json")
         found += inside
     return found
 
@@ -82,7 +82,7 @@ def read(paths: Sequence[Path]) -> list[Record]:
         before = seen.setdefault((record.comm, record.rank), record.path)
         if before is not record.path:
             raise TraceError(
-                f"{record.path} and {before} are both of rank {record.rank}; leave one out"
+                f"{record.path} and {before} are both traces of rank {record.rank}; omit one"
             )
     begun = {r.comm: min((e.start for e in r.events), default=0.0) for r in reversed(records)}
     return sorted(records, key=lambda r: (begun[r.comm], r.comm, r.rank))
@@ -98,7 +98,7 @@ def _read(path: Path) -> Record:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise TraceError(f"{path}: is not JSON, or is truncated: {error}") from None
+        raise TraceError(f"{path}: the file is not JSON, or is truncated: {error}") from None
     try:
         raw = value["traceEvents"]
         (head,) = (e for e in raw if e["ph"] == "M" and e["name"] == "process_name")
@@ -106,7 +106,8 @@ def _read(path: Path) -> Record:
         rank, name = int(head["pid"]), str(head["args"]["name"])
     except (KeyError, TypeError, ValueError) as error:
         raise TraceError(
-            f"{path}: is not the trace of one rank of libddl ({type(error).__name__}: {error})"
+            f"{path}: the file is not a trace of one rank of libddl ({type(error).__name__}:"
+            f" {error})"
         ) from None
     comm = _NAME.fullmatch(path.name)
     events.sort(key=lambda e: e.number)

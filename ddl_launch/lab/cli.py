@@ -80,7 +80,11 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
         )
         cut.add_argument("host", metavar="HOST")
         cut.add_argument(
-            "--nic", metavar="K", type=int, default=0, help="the interface ethK (default: 0)"
+            "--nic",
+            metavar="K",
+            type=int,
+            default=0,
+            help="number K of the interface ethK (default: 0)",
         )
         cut.set_defaults(run=_connect, on=on)
     for word, effect, run in (

@@ -81,7 +81,10 @@ class Lab:
         if reason := missing():
             raise LabError(reason)
         if not 1 <= hosts <= _MOST_HOSTS or not 1 <= nics <= _MOST_NICS:
-            raise LabError(f"a lab has 1 to {_MOST_HOSTS} hosts with 1 to {_MOST_NICS} interfaces")
+            raise LabError(
+                f"{hosts} hosts with {nics} interfaces each; must be 1 to {_MOST_HOSTS} hosts"
+                f" with 1 to {_MOST_NICS} interfaces"
+            )
         self._folder = _folder(name or f"p{os.getpid()}-{time.monotonic_ns() % 10**6}")
         with self._lock() as lock:
             shutil.rmtree(self._folder, ignore_errors=True)  # left by a daemon that was killed
@@ -103,7 +106,7 @@ class Lab:
                 if self._folder.exists():
                     lock.close()
                     raise LabError(
-                        f"the lab {self._folder.name!r} exists already: ddl lab down removes it"
+                        f"the lab {self._folder.name!r} already exists: ddl lab down removes it"
                     ) from None
             lock.close()  # the holder is just starting or ending
             time.sleep(0.01)
@@ -199,7 +202,7 @@ class Lab:
         deadline = time.monotonic() + _LIMIT
         while self._folder.exists():
             if time.monotonic() > deadline:
-                raise LabError(f"the lab {self._folder.name!r} did not end within {_LIMIT:.0f} s")
+                raise LabError(f"the lab {self._folder.name!r} did not exit within {_LIMIT:.0f} s")
             time.sleep(0.01)
 
     def __enter__(self) -> Lab:
@@ -220,7 +223,7 @@ class Lab:
             except OSError:
                 answer = b""
         if not answer:
-            raise LabError(f"the lab {self._folder.name!r} has ended")
+            raise LabError(f"the lab {self._folder.name!r} has exited")
         said: dict[str, Any] = json.loads(answer)
         if "error" in said:
             raise LabError(said["error"])
@@ -236,7 +239,9 @@ def _is(file: IO[bytes], path: Path) -> bool:
 
 def _folder(name: str) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", name):
-        raise LabError(f"{name!r} is not a name for a lab; use up to 32 letters, digits, - and _")
+        raise LabError(
+            f"{name!r} is not a valid name of a lab; use up to 32 letters, digits, - and _"
+        )
     return _ROOT / name
 
 

@@ -69,7 +69,9 @@ class _Daemon:
                 while len(text) < length:
                     piece = connection.recv(length - len(text))
                     if not piece:
-                        raise ConnectionError("the client disconnected within its request")
+                        raise ConnectionError(
+                            "the client disconnected in the middle of its request"
+                        )
                     text += piece
                 answer = self._answer(json.loads(text), connection, descriptors)
             except (KeyError, ValueError, NetworkError, struct.error) as error:

@@ -155,7 +155,10 @@ def _add(add: Add, name: str, command: _Command, instead: str = "", **listed: st
         **listed,
     )
     parser.add_argument(
-        "--server", metavar="URL", default="", help="address of ddl serve (default: the file's)"
+        "--server",
+        metavar="URL",
+        default="",
+        help="address of ddl serve (default: from the settings file)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     command.fill(parser)

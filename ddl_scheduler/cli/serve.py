@@ -223,7 +223,9 @@ def _lock(path: Path) -> int:
     except BlockingIOError:
         process = os.read(held, 20).decode(errors="replace")
         os.close(held)
-        raise StoreError(f"another ddl serve uses it: process {process}") from None
+        raise StoreError(
+            f"another ddl serve uses it, process {process}: stop it, or choose another store"
+        ) from None
     os.ftruncate(held, 0)
     os.write(held, str(os.getpid()).encode())
     return held

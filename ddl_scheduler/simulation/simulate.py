@@ -124,7 +124,7 @@ class _Simulation:
             self._advance(self._next())
         else:
             names = ", ".join(running.job.name for running in self._active[:3])
-            raise ValueError(f"{self._method.name}: jobs {names} do not end")
+            raise ValueError(f"{self._method.name}: jobs {names} never finish")
         span = self._now - self._first
         busy = self._busy / (span * len(self._slots)) if span else 0.0
         return Outcome(self._times, span, busy, self._changes, self._stretches)

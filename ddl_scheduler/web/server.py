@@ -116,7 +116,7 @@ def start(server: uvicorn.Server) -> int:
     thread.start()
     while not server.started:
         if not thread.is_alive():
-            raise OSError("the server could not listen; the lines before this one say why")
+            raise OSError("the server could not listen; the previous lines give the reason")
         time.sleep(0.01)
     port: int = server.servers[0].sockets[0].getsockname()[1]
     return port

@@ -191,7 +191,7 @@ def _refusals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]
         elif message:
             yield _text(message[0])
         else:
-            yield f"{_text(node.args[1])} is %s, not {_text(node.args[3])}"
+            yield f"{_text(node.args[1])} is %s; allowed: {_text(node.args[3])}"
 
 
 def _text(node: ast.expr) -> str:

@@ -228,7 +228,7 @@ static void errors(ddl::Comm &comm)
         CHECK(!"refused");
     } catch (const ddl::Error &error) {
         CHECK(error.status() == DDL_EINVAL);
-        CHECK(error.what() == std::string("root is 17, size is 2"));
+        CHECK(error.what() == std::string("root is 17; must be from 0 to 1"));
     }
     comm.barrier();
     if (comm.rank() == 0)

@@ -94,9 +94,9 @@ for move in (lambda each: ddl.broadcast_object(each, root=last), ddl.allgather_o
 
 for wrong, said in [
     (lambda: ddl.attach(stand_in.Solver(0)), "Solver has no add_callback; use ddl_caffe.Solver"),
-    (lambda: ddl.Solver(object()), "solver: object has neither add_callback nor apply_update"),
+    (lambda: ddl.Solver(object()), "solver is a object, which has neither add_callback"),
     (solver.solve, "step(iterations)"),
-    (lambda: ddl.allreduce([1.0]), "array: is a list, not a NumPy array"),
+    (lambda: ddl.allreduce([1.0]), "array is a list, not a NumPy array"),
 ]:
     try:
         wrong()

@@ -211,7 +211,7 @@ for jit in (jax.jit, ddl.jit):
     try:
         jit(mapped)(jnp.ones(2))
     except NotImplementedError as error:
-        assert "a program on 2 devices of 1 process(es)" in str(error), error
+        assert "runs on 2 devices of 1 process(es)" in str(error), error
     else:
         raise AssertionError
 """

@@ -178,7 +178,7 @@ def test_coordinator(local: int, master: str, host: str) -> None:
 def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     for text, env, said in (
-        ("import jax, ddl_jax\nddl_jax.initialize()", {}, "jax has been imported already"),
+        ("import jax, ddl_jax\nddl_jax.initialize()", {}, "jax is already imported"),
         (
             "import ddl_jax\nddl_jax.initialize()",
             {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},

@@ -223,7 +223,7 @@ assert gather(part).shape == [3] and equal(tf.ones(2)).shape == [4]
 assert scatter(tf.ones(3)).shape == [rows[rank]]
 unknown = tf.TensorSpec([None])
 wrong = tf.function(lambda x: ddl.allgather(x, rows), [unknown], jit_compile=True, autograph=False)
-refused(tf.errors.InvalidArgumentError, [f"rows: is {rows[rank]} for this rank"], wrong,
+refused(tf.errors.InvalidArgumentError, [f"rows is {rows[rank]} for this rank"], wrong,
         tf.ones(7))
 ddl.shutdown()
 os.environ["DDL_RANK"] = str(1 - rank)

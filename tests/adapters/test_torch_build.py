@@ -118,7 +118,7 @@ def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
 
 
 IN_PYTHON = {"CXX": "nothing++"}
-SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slower: no C++ compiler"
+SAID = "RuntimeWarning: the backend ddl has no native part, so it is slower: no C++ compiler"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,9 @@ print(tensor.item(), flush=True)
 """
     ended = ddlrun(2, text, env=env).expect_success()
     assert ended.lines(0) == ended.lines(1) == ["2.0"]
-    assert ended.err.count("native part, hence slower: the compiler failed with exit code 3:") == 2
+    assert (
+        ended.err.count("native part, so it is slower: the compiler failed with exit code 3:") == 2
+    )
     assert ended.err.count("the disk is on fire") == 2
     assert not list(cache.rglob("*.so"))
 

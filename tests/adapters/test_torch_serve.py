@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
-LINE = "ddl answers the 2 ranks' requests for the backend gloo"
+LINE = "the 2 ranks requested the backend gloo; ddl serves it instead"
 
 # What a program does that never heard of ddl; `serving` is the backend that it gets.
 UNCHANGED = """
@@ -98,11 +98,11 @@ def refused(call, kind):
     raise AssertionError(f"{call} raised nothing")
 
 for wrong in ("nccl", "", 3):
-    assert f"{wrong!r} is neither" in refused(lambda: ddl_torch.serve(wrong), InvalidArgument)
+    assert f'{wrong!r}; must be "gloo"' in refused(lambda: ddl_torch.serve(wrong), InvalidArgument)
 init("gloo", 1)
 assert name() == "gloo"
 said = refused(lambda: ddl_torch.serve("gloo"), InvalidState)
-assert "a process group of Gloo exists already" in said and "before init_process_group" in said
+assert "process groups of Gloo already exist" in said and "before init_process_group" in said
 assert name(dist.new_group()) == "gloo"
 dist.destroy_process_group()
 

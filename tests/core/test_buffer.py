@@ -192,19 +192,19 @@ def test_read_only_bytes() -> None:
 
 @pytest.mark.parametrize("name", ["longdouble", "clongdouble", "datetime64[s]", "S4", "str_"])
 def test_unknown_dtype(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="send: dtype .* must be one of bool, .*float64"):
+    with pytest.raises(InvalidArgument, match="send has dtype .*; must be one of bool, .*float64"):
         as_buffer(np.zeros(4, name), "send")
 
 
 def test_unknown_dtype_by_dlpack() -> None:
     with pytest.raises(
-        InvalidArgument, match="send: DLPack type code 8 with 8 bits must be one of"
+        InvalidArgument, match="send has DLPack type code 8 with 8 bits; must be one of"
     ):
         as_buffer(Relabelled(np.zeros(4, np.uint8), code=8), "send")
 
 
 def test_foreign_byte_order() -> None:
-    with pytest.raises(InvalidArgument, match="send: dtype >f4 has foreign byte order"):
+    with pytest.raises(InvalidArgument, match="send has dtype >f4 of foreign byte order"):
         as_buffer(np.zeros(4, ">f4"), "send")
 
 

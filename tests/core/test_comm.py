@@ -34,15 +34,18 @@ from ddl_core.errors import (
         (lambda c, a: c.allreduce(a, op="mean"), "op: 'mean' must be one of sum, average"),
         (lambda c, a: c.allreduce(a, op=["sum"]), "op: .'sum'. must be one of"),
         (lambda c, a: c.allreduce(a, a[:3].copy()), "recv: 3 elements, expected 4: like send"),
-        (lambda c, a: c.allreduce(a, np.zeros(4)), "recv: dtype float64, but send has float32"),
-        (lambda c, a: c.allreduce(a.astype(object)), "send: dtype object must be one of"),
+        (lambda c, a: c.allreduce(a, np.zeros(4)), "recv has dtype float64, but send has float32"),
+        (lambda c, a: c.allreduce(a.astype(object)), "send has dtype object; must be one of"),
         (lambda c, a: c.allreduce(a[::2]), "send: .*not C-contiguous"),
         (lambda c, a: c.allreduce(a, timeout=0), "timeout: 0 is not a positive number"),
         (lambda c, a: c.allreduce(a, timeout="1m"), "timeout: '1m' is not a number"),
         (lambda c, a: c.reduce_scatter(a, np.zeros(3, "f4")), "send: 4 elements, expected 6: 2"),
-        (lambda c, a: c.reduce_scatter(a[:3]), "send: 3 elements cannot be divided into 2"),
+        (
+            lambda c, a: c.reduce_scatter(a[:3]),
+            "send has 3 elements, which cannot be divided into 2",
+        ),
         (lambda c, a: c.allgather(a, np.zeros(4, "f4")), "recv: 4 elements, expected 8: 2 blocks"),
-        (lambda c, a: c.allgather(a[:1]), "send: 1 elements cannot be divided into 2"),
+        (lambda c, a: c.allgather(a[:1]), "send has 1 elements, which cannot be divided into 2"),
         (lambda c, a: c.broadcast(a, 2), "root: 2 is not from 0 to 1"),
         (lambda c, a: c.broadcast(a, -1), "root: -1 is not from 0 to 1"),
         (lambda c, a: c.broadcast(a, 2**40), "root: 1099511627776 is not from 0 to 1"),
@@ -107,7 +110,7 @@ def test_bad_address_list_is_refused(addresses: Any, rank: int, message: str) ->
         ("udp://127.0.0.1:1", 0, 2, "udp://127.0.0.1:1"),
         ("tcp://127.0.0.1", 0, 2, "tcp://127.0.0.1"),
         ("tcp://127.0.0.1:70000", 0, 2, "70000"),
-        ("tcp://127.0.0.1:29999", 2, 2, "rank 2 of size 2"),
+        ("tcp://127.0.0.1:29999", 2, 2, "rank is 2 and size is 2"),
         ("tcp://127.0.0.1:29999", -2, 2, "rank: -2"),
         ("tcp://127.0.0.1:29999", 0, -1, "size: -1"),
     ],
@@ -360,7 +363,7 @@ def test_second_init_names_the_first() -> None:
         ddl_core.world()
     comm = ddl_core.init()
     assert ddl_core.world() is comm
-    with pytest.raises(InvalidState, match=r"initialized already, as rank 0 of 1 \(alone\)"):
+    with pytest.raises(InvalidState, match=r"already initialized, as rank 0 of 1 \(alone\)"):
         ddl_core.init()
     ddl_core.finalize()
     ddl_core.finalize()

@@ -464,7 +464,7 @@ time.sleep(60)
     ended = ddlrun(2, text, options=["--grace", "0.7"])
     assert 0.7 < time.monotonic() - begun < 15
     assert ended.code == 3
-    assert re.search(r"rank 1 on \S+ \(pid \d+\) has not ended within 0.7 s of SIGTERM", ended.err)
+    assert re.search(r"rank 1 on \S+ \(pid \d+\) has not exited within 0.7 s of SIGTERM", ended.err)
 
 
 def test_ranks_may_clean_up_during_the_grace(ddlrun: Run) -> None:

@@ -21,7 +21,7 @@ def test_check(one: Hosts) -> None:
     assert code == 0, err
     assert re.search(r"libddl [\d.]+, Python [\d.]+, numpy", out)
     assert re.search(r"h2 +\d+ cores +\d+ accelerators +eth0 10\.77\.0\.3", out)
-    table = out[out.index("one way in us") :].splitlines()
+    table = out[out.index("one-way latency in us") :].splitlines()
     assert table[1].split() == ["h1", "h2", "h3"]
     assert re.fullmatch(r"h2 +[\d.]+ +- +[\d.]+", table[3])
     assert re.search(r"one way, us: ░ [\d.]+ to █ [\d.]+\nh1   [░▒▓█]{4}\n", out)

@@ -67,7 +67,7 @@ def test_ranks_join(hosts: Hosts) -> None:
         f"[{r} {h}] {r} 4 {h} {n} 10 {i} {i} 4 h1 {folder}"
         for r, (h, (i, n)) in enumerate(zip(where, local, strict=True))
     ]
-    assert re.fullmatch(r"ddlrun: 4 ranks ended without an error after [\d.]+ s\n", err), err
+    assert re.fullmatch(r"ddlrun: 4 ranks exited without an error after [\d.]+ s\n", err), err
     assert not hosts.left()
 
 
@@ -585,7 +585,7 @@ def test_mpi_that_cannot_start(one: Hosts) -> None:
     code, out, err = one.run("-H", "h1,h2", "--rsh", "/bin/false", "true")
     assert (code, out) == (1, "")
     assert re.search(r"exited with code \d+; \d ranks have not connected, on (h1, )?h2", err), err
-    assert "ddlrun: not all ranks have started" in err
+    assert "ddlrun: not all ranks started" in err
 
 
 @pytest.mark.parametrize(
@@ -594,11 +594,11 @@ def test_mpi_that_cannot_start(one: Hosts) -> None:
         (["-H", "h1,h9"], "unknown host h9"),
         (
             ["-H", "h1,h2,localhost"],
-            "-H localhost: other hosts cannot reach this machine by that name",
+            "-H localhost: other hosts cannot reach this machine by this name",
         ),
         (["-H", "h1:2,h2:1", "-mode", "r:4"], "-mode r:4 is for 4 ranks, but there are 3"),
-        (["-H", "h1,h2,h3", "-racks", "2"], "3 hosts cannot be 2 equal racks"),
-        (["-H", "h1,h2", "-nodes", "4"], "gives 4 hosts, but there are 2"),
+        (["-H", "h1,h2,h3", "-racks", "2"], "3 hosts cannot be divided into 2 equal racks"),
+        (["-H", "h1,h2", "-nodes", "4"], "describes 4 hosts, but there are 2"),
         (["-H", "h1,h2", "-s"], "-s is not supported"),
         (["-H", "h1,h2", "--launcher", "/bin/true"], "/bin/true is not Open MPI, MPICH"),
         (

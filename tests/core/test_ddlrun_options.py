@@ -52,7 +52,7 @@ def test_host_lists(text: str, hosts: list[Host]) -> None:
 
 @pytest.mark.parametrize("text", ["", "h1,,h2", "h1:0", "h1:x", "h1:2:3", "-x", "h 1", "h1;rm"])
 def test_wrong_host_lists(text: str) -> None:
-    with pytest.raises(LaunchError, match="-H .* is not HOST or HOST:RANKS"):
+    with pytest.raises(LaunchError, match="-H .* is not of the form HOST or HOST:RANKS"):
         parse_hosts(text, "-H")
 
 
@@ -66,7 +66,7 @@ def test_hostfile(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "the file lists no host"),
-        ("h1 slots=two", "line 1: 'h1 slots=two' is not HOST slots=N"),
+        ("h1 slots=two", "line 1: 'h1 slots=two' is not of the form HOST slots=N"),
         ("h1\nh2 fast", "line 2"),
         (None, "No such file"),
     ],
@@ -82,10 +82,10 @@ def test_wrong_hostfiles(text: str | None, message: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rank 0=h1\nrank 0=h2", "line 2: 'rank 0=h2' is not a new rank"),
-        ("rank 1=h1", "must be 0, 1, ... without a gap"),
+        ("rank 0=h1\nrank 0=h2", "line 2: 'rank 0=h2' is not of the form rank N=HOST"),
+        ("rank 1=h1", "must be 0, 1 and so on, without gaps"),
         ("rank 0=h1 slot=0:1-3", "slot=0:1-3: write the numbers of the host's cores"),
-        ("0 h1", "is not a new rank"),
+        ("0 h1", "is not of the form rank N=HOST"),
         ("", "without a gap"),
     ],
 )
@@ -228,7 +228,7 @@ def test_variables_may_have_any_name() -> None:
         ("a-b", "c=d"),
     ]
     for wrong in ("=x", "A B=1", ""):
-        with pytest.raises(LaunchError, match="is not VAR or VAR=VALUE"):
+        with pytest.raises(LaunchError, match="is not of the form VAR or VAR=VALUE"):
             parse(["-n", "1", "-x", wrong, "true"])
 
 
@@ -268,7 +268,7 @@ def test_modes(mode: str | None, size: int, options: str) -> None:
         ("p:2x3", "-mode p:2x3 is for 6 ranks, but there are 4"),
         ("m:2x2", "libddl has no mode m"),
         ("c", "libddl has no mode c"),
-        ("d", "the numbers are missing"),
+        ("d", "-mode d requires numbers"),
         ("x:4", "-mode x:4: expected A or A:XxY"),
         ("d:2x2x1x1x1", "up to four numbers"),
         ("d:2x", "expected A or"),
@@ -510,7 +510,7 @@ _LIMITS = {"slurm": "--time=1:00:00", "lsf": "-W 60", "pbs": "-l walltime=1:00:0
     ("arguments", "message"),
     [
         (["-n", "4"], "give the number of hosts, and of ranks on each"),
-        (["-nodes", "2", "-accelerators", "2", "-n", "5"], "-n 5 is not 2 hosts of 2 ranks"),
+        (["-nodes", "2", "-accelerators", "2", "-n", "5"], "-n 5 contradicts 2 hosts of 2 ranks"),
         (["-nodes", "2", "-accelerators", "2", "-H", "a"], "the scheduler chooses the hosts"),
         (["-nodes", "2", "-accelerators", "2", "--image", "x"], "--image is not supported"),
         (["-nodes", "2", "-accelerators", "2"], "qsub is not in PATH"),
@@ -581,10 +581,10 @@ def test_option_of_another_launcher_is_accepted(words: list[str], name: str, val
     [
         (["--node-rank", "1"], "start ddlrun once"),
         (["--node_rank=1"], "start ddlrun once"),
-        (["--rdzv-backend", "c10d"], "leave it out: ddlrun connects the ranks"),
-        (["--rdzv_endpoint=h1:29400"], "leave it out: ddlrun connects the ranks"),
-        (["--master-addr", "h1"], "leave it out: ddlrun connects the ranks"),
-        (["--master_port=29500"], "leave it out: ddlrun connects the ranks"),
+        (["--rdzv-backend", "c10d"], "omit it: ddlrun connects the ranks"),
+        (["--rdzv_endpoint=h1:29400"], "omit it: ddlrun connects the ranks"),
+        (["--master-addr", "h1"], "omit it: ddlrun connects the ranks"),
+        (["--master_port=29500"], "omit it: ddlrun connects the ranks"),
         (["-m", "train.main"], "ddlrun -n N python -m train.main"),
         (["--max-restarts", "3"], "ddl elastic run"),
         (["--min-np", "2"], "ddl elastic run"),

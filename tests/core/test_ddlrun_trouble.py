@@ -138,7 +138,7 @@ sys.exit(cli.main(sys.argv[1:]))
         timeout=50,
     )
     assert ended.returncode == 5
-    assert "rank 1 on " in ended.stderr and "cannot be killed: leaving it" in ended.stderr
+    assert "rank 1 on " in ended.stderr and "cannot be killed; it keeps running" in ended.stderr
 
 
 def test_lost_reports_name_nobody() -> None:
@@ -157,7 +157,10 @@ def test_lost_reports_name_nobody() -> None:
 
 
 def test_a_colon_is_refused() -> None:
-    with pytest.raises(LaunchError, match='an argument is ":", which begins another program'):
+    with pytest.raises(
+        LaunchError,
+        match='an argument of the program is ":", with which mpirun and srun separate programs',
+    ):
         remote_job._wrapped(["train.py", ":", "more"])
 
 
@@ -191,7 +194,7 @@ def test_files_of_the_user_are_kept(submitted: list[str], tmp_path: Path) -> Non
     script.write_text(script.read_text() + "# changed\n")
     refused = run()
     assert refused.returncode == 2
-    assert "true.pbs exists and was changed" in refused.stderr
+    assert "true.pbs already exists, and was changed" in refused.stderr
     assert script.read_text().endswith("# changed\n")
 
 

@@ -234,7 +234,7 @@ def test_two_ranks_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_ranks_that_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "_LIMIT", 0.05)  # before Python has begun
-    with pytest.raises(selftest.SelfTestError, match="did not end within"):
+    with pytest.raises(selftest.SelfTestError, match="did not finish within"):
         selftest.run()
 
 

@@ -53,9 +53,9 @@ refused(InvalidArgument, "recv: on a GPU, but send is in host memory",
 order = comm.order([0])
 refused(InvalidArgument, r"parts\\[0\\]: in host memory, but recv is on a GPU",
         lambda: comm.allreduce_ordered(order, [host], gpu))
-refused(InvalidArgument, "dst: on a GPU, but add takes arrays in host memory",
+refused(InvalidArgument, "dst is on a GPU, but add takes only arrays in host memory",
         lambda: add(gpu, gpu, other))
-refused(InvalidArgument, "stream: only for arrays on a GPU, but these are in host memory",
+refused(InvalidArgument, "stream is set, but the arrays are in host memory",
         lambda: comm.allreduce(host, stream=1))
 for wrong in ("1", -1, True, 1.5):
     refused(InvalidArgument, "stream: .* is not a CUDA stream",
@@ -66,7 +66,7 @@ group = comm.group()
 group.allreduce(gpu)
 refused(InvalidArgument, "DDL_MEMORY_HOST, but the group's operations have DDL_MEMORY_CUDA",
         lambda: group.allreduce(host))
-refused(InvalidArgument, "stream: in a group, pass it to submit",
+refused(InvalidArgument, "stream cannot be set for an operation of a group; pass it to submit",
         lambda: group.allreduce(gpu, stream=1))
 refused(Unsupported, "which named operations do not support", lambda: group.submit(name="a"))
 refused(InvalidArgument, "array: .* is read-only",
@@ -74,13 +74,13 @@ refused(InvalidArgument, "array: .* is read-only",
 refused(InvalidArgument, r"array: shape \\(4,\\) with strides \\(8,\\) .* is not C-contiguous",
         lambda: comm.broadcast(changed(strides=(8,))))
 comm.broadcast(changed(strides=(4,)))
-refused(InvalidArgument, "array: dtype >f4 has foreign byte order",
+refused(InvalidArgument, "array has dtype >f4 of foreign byte order",
         lambda: comm.broadcast(changed(typestr=">f4")))
-refused(InvalidArgument, "array: dtype .* must be one of",
+refused(InvalidArgument, "array has dtype .*; must be one of",
         lambda: comm.broadcast(changed(typestr="|V3")))
 refused(InvalidArgument, "array: .* has a mask", lambda: comm.broadcast(changed(mask=object())))
 one, two = Stream(), Stream()
-refused(InvalidArgument, "stream: None, but the arrays are used in the streams 0x.* and 0x",
+refused(InvalidArgument, "stream is None, but the arrays are used in the streams 0x.* and 0x",
         lambda: comm.allreduce(CudaInterfaceArray(host, one), CudaInterfaceArray(host, two)))
 comm.allreduce(CudaInterfaceArray(host, one), CudaInterfaceArray(host, two), stream=one)
 print("refused")
@@ -118,7 +118,7 @@ def test_operations(
     ended = ddlrun(size, PROGRAM, env=env).expect_success()
     for rank in range(size):
         assert ended.lines(rank) == [f"compared {results(rank, size)}"]
-    assert ("NCCL 22703 carries out operations" in ended.err) == (gpus == size == 3)
+    assert ("NCCL 22703 runs operations" in ended.err) == (gpus == size == 3)
 
 
 def results(rank: int, size: int) -> int:

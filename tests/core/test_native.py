@@ -78,7 +78,7 @@ def test_prebuilt_part_is_used_if_it_fits(run_program: Run, tmp_path: Path) -> N
     assert run("prebuilt", "x-1-abi") == ("prebuilt", "")
     assert not (tmp_path / "cache").exists()
     out, err = run("prebuilt", "x-2-abi")
-    assert out == "compiled" and "for which this installation has no prebuilt part" in err
+    assert out == "compiled" and "because this installation has no prebuilt part" in err
     (tmp_path / "sources" / "new.c").touch()  # parts of other sources do not count
     out, err = run("for another build", "x-1-abi")
     assert out == "compiled" and "cannot load the prebuilt" in err and "unknown base type" in err

@@ -161,16 +161,20 @@ def test_wrong_arguments(call: Any, error: type[Exception], message: str) -> Non
 def test_wrong_parts(alone: Comm) -> None:
     order, one, out = alone.order([0, 0]), np.ones(3, np.float32), np.empty(3, np.float32)
     for parts, recv, message in [
-        ([], out, r"parts: got 0, but rank 0 has 1: \[\(0, 2\)\]"),
+        ([], out, r"parts has 0 entries, but rank 0 has 1 parts: \[\(0, 2\)\]"),
         ([np.ones(2, "f")], out, r"parts\[0\]: 2 elements, expected 3"),
-        ([np.ones(3)], out, "dtype float64, but a float32 recv needs float32"),
+        ([np.ones(3)], out, "dtype float64; must be float32 for a float32 recv"),
         ([one], np.empty(3, np.float16)[:2], "3 elements, expected 2"),
-        ([np.ones(3, "f2")], np.empty(3, "f2"), "dtype float16, but a float16 recv needs float32"),
+        (
+            [np.ones(3, "f2")],
+            np.empty(3, "f2"),
+            "dtype float16; must be float32 for a float16 recv",
+        ),
         ([out], out, "overlap"),
     ]:
         with pytest.raises(InvalidArgument, match=message):
             alone.allreduce_ordered(order, parts, recv)
     with pytest.raises(InvalidArgument, match="is for 2 ranks, but the comm has 1"):
         alone.allreduce_ordered(Order([0, 1], 2), [one], out)
-    with pytest.raises(Unsupported, match="op is max: ordered sums are sums and averages"):
+    with pytest.raises(Unsupported, match="op is max; must be DDL_SUM or DDL_AVERAGE"):
         alone.allreduce_ordered(order, [one], out, op="max")

@@ -294,7 +294,7 @@ def test_models(name: str) -> None:
     ("text", "problem"),
     [
         ("", "level: is missing"),
-        ("level = 3", "level: is not a list of tables"),
+        ("level = 3", "level: must be a list of tables"),
         ("[[level]", "cluster.toml: "),
         (WIRE.format("a", 2).replace("wire", "rope"), "level[0].kind: 'rope' must be"),
         (WIRE.format("a", 2) + HOST.format(2), "level[1].kind: only the first"),

@@ -95,7 +95,7 @@ def test_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DDL_SECRET", raising=False)
     monkeypatch.setenv("DDL_SECRET_FILE", str(file))
     file.chmod(0o644)
-    with pytest.raises(errors.InvalidArgument, match="chmod 600"):
+    with pytest.raises(errors.InvalidArgument, match="set mode 600"):
         Endpoint()
     file.chmod(0o600)
     with Endpoint() as ours, Endpoint(secret="hidden") as other:

@@ -120,7 +120,7 @@ def test_ranks_join(
     [
         ({"DDL_RANK": "0", "DDL_SIZE": "2"}, "but DDL_RENDEZVOUS is not"),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "use ddl_comm_from_mpi"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "a part of what torchrun sets"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "torchrun's variables are incomplete"),
     ],
 )
 def test_program_in_c_without_an_address_is_refused(

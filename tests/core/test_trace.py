@@ -118,9 +118,9 @@ def test_trace_of_a_live_comm(
     [
         ("", "is not JSON, or is truncated"),
         ('{"traceEvents": [\n{"na', "is not JSON, or is truncated"),
-        ("[]", "is not the trace of one rank of libddl"),
-        ('{"traceEvents": []}', "is not the trace of one rank"),
-        ('{"traceEvents": [{"ph": "X"}]}', "is not the trace of one rank"),
+        ("[]", "is not a trace of one rank of libddl"),
+        ('{"traceEvents": []}', "is not a trace of one rank"),
+        ('{"traceEvents": [{"ph": "X"}]}', "is not a trace of one rank"),
         (b"\xff\xfe", "decode"),
     ],
 )
@@ -139,9 +139,9 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     empty = tmp_path / "empty"
     empty.mkdir()
     for arguments, problem in (
-        ([a, again], f"{again} and {a} are both of rank 0"),
+        ([a, again], f"{again} and {a} are both traces of rank 0"),
         ([str(tmp_path / "no")], "no: No such file"),
-        ([str(empty)], "the folder has no file ddl-COMM-rankN.json"),
+        ([str(empty)], "the folder contains no file ddl-COMM-rankN.json"),
         ([a, "-o", str(tmp_path / "no" / "b")], "No such file"),
         ([a, "--size", "0"], "'0' is not an integer >= 1"),
     ):

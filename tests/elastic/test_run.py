@@ -178,7 +178,7 @@ def test_an_error_of_the_program(run: Any, tmp_path: Path) -> None:
 def test_a_schedule_that_nothing_saves(run: Any) -> None:
     done, report = run("-n", 2, PROGRAM, "--no-also")
     assert (done.code, report["steps"]) == (1, 0)
-    assert 'give it as also={"schedule": schedule}; nothing in `also`' in done.out
+    assert 'pass also={"schedule": schedule}' in done.out
 
 
 @pytest.mark.slow

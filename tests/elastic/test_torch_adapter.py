@@ -247,7 +247,7 @@ def test_a_schedule_that_nothing_saves_is_refused() -> None:
     """A worker that joins would begin with a new one."""
     adapter = adapter_of(nn.Linear(3, 2))
     schedule = torch.optim.lr_scheduler.StepLR(adapter.optimizer, 1)
-    message = re.escape('give it as also={"schedule": schedule}')
+    message = re.escape('pass also={"schedule": schedule}')
     with pytest.raises(ValueError, match=message):
         adapter.result()
     average = torch.optim.swa_utils.AveragedModel(adapter.model)
@@ -360,7 +360,7 @@ def test_milestones_travel() -> None:
 
 
 def test_another_model_s_state_is_refused() -> None:
-    with pytest.raises(ValueError, match="the state is not this model's"):
+    with pytest.raises(ValueError, match="the state belongs to another model"):
         adapter_of(nn.Linear(3, 2)).load(adapter_of(nn.Linear(2, 2)).state())
 
 
@@ -412,7 +412,7 @@ def test_an_optimizer_with_a_closure_is_refused() -> None:
 
 
 def test_foreign_parameters_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"parameter of shape \(2, 2\) that is not model's"):
+    with pytest.raises(ValueError, match=r"parameter of shape \(2, 2\) that model does not have"):
         elastic.TorchAdapter(nn.Linear(3, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 

@@ -160,7 +160,7 @@ def test_of_those_made_at_once_by_one_name_one_stays() -> None:
         try:
             return Lab(1, name=name)
         except LabError as error:
-            assert "exists already" in str(error)
+            assert "already exists" in str(error)
             return None
 
     for _ in range(2):  # the name is free at once when `down` returns
@@ -215,7 +215,7 @@ def test_command_line() -> None:
         assert up.stdout == ddl("show").stdout == hosts
         again = ddl("up", "2")
         assert again.returncode == 2
-        assert "exists already" in again.stderr
+        assert "already exists" in again.stderr
         assert ddl("exec", "h2", "sh", "-c", "exit 5").returncode == 5
         assert "rate 100Mbit" in ddl("exec", "h1", "tc", "qdisc", "show", "dev", "eth1").stdout
         assert [ddl(word, "h2", "--nic", "1").returncode for word in ("cut", "mend")] == [0, 0]

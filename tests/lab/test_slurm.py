@@ -138,7 +138,7 @@ def test_refused_submission(slurm: Slurm, program: Path) -> None:
 def test_ddlrun_by_srun_is_refused(slurm: Slurm, program: Path) -> None:
     ended = slurm.run(["srun", "-N2", *DDLRUN, "-n", "2", program])
     assert ended.returncode == 2
-    assert "srun has started ddlrun 2 times: start ddlrun once" in ended.stderr
+    assert "srun started ddlrun 2 times: start ddlrun once" in ended.stderr
 
 
 def test_rank_alone_in_a_batch_shell(slurm: Slurm, program: Path) -> None:

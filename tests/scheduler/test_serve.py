@@ -137,7 +137,7 @@ def test_a_second_service_is_refused(serving: Serving) -> None:
     order = [*DDL, "serve", "--store", serving.path, "--listen", "0"]
     done = subprocess.run(order, cwd=serving.folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert f"another ddl serve uses it: process {serving.process.pid}" in done.stderr
+    assert f"another ddl serve uses it, process {serving.process.pid}:" in done.stderr
 
 
 def test_a_connection_that_is_cut_is_made_again(serving: Serving, tmp_path: Path) -> None:

@@ -308,8 +308,8 @@ def _run(
         return [tf.convert_to_tensor(each) for each in results]
     if in_xla():
         raise NotImplementedError(
-            "functions compiled by XLA have only hvd.allreduce over all ranks by Sum or Average;"
-            " give jit_compile=False"
+            "functions compiled by XLA support only hvd.allreduce over all ranks with Sum or"
+            " Average: set jit_compile=False"
         )
     assert name is not None
     return python_calls.call(operation, name, tensors, outputs)
@@ -448,7 +448,7 @@ def _reducescatter(
     if op not in (Average, Sum):
         raise ValueError(f"op is {op.name}; must be Average or Sum")
     if any(each.shape.rank == 0 for each in tensors):
-        raise ArgumentRefused(None, None, "tensor: a scalar has no rows")
+        raise ArgumentRefused(None, None, "tensor is a scalar; must have at least one dimension")
     operation = Operation("reducescatter", (op.name, prescale, postscale), process_set)
     matched = _matched("reducescatter", named, tensors, process_set)
 
@@ -470,10 +470,13 @@ def _slices(slices: tf.IndexedSlices, how: How, process_set: ProcessSet) -> tf.I
     op, prescale, postscale = how
     if op not in (Average, Sum):
         raise NotImplementedError(
-            f"op: {op.name} does not combine tf.IndexedSlices; give sparse_as_dense=True"
+            f"op is {op.name}; must be Average or Sum for tf.IndexedSlices: pass"
+            " sparse_as_dense=True"
         )
     if (prescale, postscale) != (1, 1):
-        raise NotImplementedError("prescale_factor, postscale_factor: not for tf.IndexedSlices")
+        raise NotImplementedError(
+            "prescale_factor and postscale_factor are not supported for tf.IndexedSlices"
+        )
     values, indices = _allgather([slices.values, slices.indices], _UNNAMED, process_set)
     if op == Average:
         values = values / tf.cast(process_set.size(), values.dtype)

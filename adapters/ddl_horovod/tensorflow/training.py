@@ -35,11 +35,11 @@ class Reducer:
         if op not in (Average, Sum, Adasum):
             raise ValueError(f"op is {op}; must be one of Average, Sum, Adasum")
         if gradient_predivide_factor != 1.0 and op != Average:
-            raise ValueError("gradient_predivide_factor: only Average uses it")
+            raise ValueError("gradient_predivide_factor is set, but op is not Average")
         if num_groups:
             warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=3)
         if groups is not None and not isinstance(groups, list) and groups <= 0:
-            raise ValueError(f"groups: {groups!r} is neither a list nor a positive number")
+            raise ValueError(f"groups is {groups!r}; must be a list or a positive number")
         self.process_set = process_set
         self._compression, self._sparse_as_dense, self._op = compression, sparse_as_dense, op
         self._predivide, self._scales_local = gradient_predivide_factor, scale_local_gradients
@@ -54,8 +54,8 @@ class Reducer:
         """Raise ValueError if there are local variables, because a copy has other variables."""
         if self._local:
             raise ValueError(
-                f"optimizer: {len(self._local)} of its variables are local, so it cannot be copied;"
-                " make another DistributedOptimizer"
+                f"the optimizer has {len(self._local)} local variables, so it cannot be copied:"
+                " create another DistributedOptimizer"
             )
 
     def __getstate__(self) -> dict[str, Any]:

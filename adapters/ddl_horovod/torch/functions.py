@@ -36,7 +36,7 @@ def broadcast_parameters(
     elif isinstance(params, Iterable) and not isinstance(params, (str, Tensor)):
         pairs = [each if isinstance(each, tuple) else (None, each) for each in params]
     else:
-        raise ValueError(f"params: a {type(params).__name__} is neither a dict nor a list")
+        raise ValueError(f"params is a {type(params).__name__}; must be a dict or a list")
     tensors = [value.detach() for _, value in pairs if isinstance(value, Tensor)]
     handles = [broadcast_async_(each, root_rank, None, process_set) for each in tensors]
     for handle in handles:
@@ -52,7 +52,7 @@ def broadcast_optimizer_state(
     """Copy the root's optimizer state to all members. Other members need no state before. Gradients
     that are None are set to zeros. model is not used. Raises ValueError for torch.optim.LBFGS."""
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("optimizer: the state of torch.optim.LBFGS cannot be broadcast")
+        raise ValueError("optimizer is a torch.optim.LBFGS, whose state cannot be broadcast")
     state = broadcast_object(optimizer.state_dict(), root_rank, None, process_set)
     if process_set.members()[process_set.rank()] != root_rank:
         optimizer.load_state_dict(state)

@@ -480,7 +480,7 @@ def _reducescatter(
     if how[0] not in (Average, Sum):
         raise common.HorovodInternalError(f"op is {how[0].name}; must be Average or Sum")
     if any(not tensor.shape for tensor in tensors):
-        raise ValueError("tensor: a scalar has no rows")
+        raise ValueError("tensor is a scalar; must have at least one dimension")
     call = _call("reducescatter", executor.name(name), tensors, [how[0].name, *how[1:]])
     perform = performers.reducescatter(tensors, how[0].name, *how[1:])
     return _handle(executor.submit(call, perform), finish)

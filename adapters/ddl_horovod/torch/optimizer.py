@@ -72,13 +72,15 @@ def DistributedOptimizer(
     ddl_core.errors.InvalidState if members train different parameters.
     """
     if isinstance(optimizer, _Distributed):
-        raise ValueError("optimizer: is a DistributedOptimizer already")
+        raise ValueError("optimizer is already a DistributedOptimizer")
     if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor: only Average uses it")
+        raise ValueError("gradient_predivide_factor is set, but op is not Average")
     if op not in (Average, Sum, Adasum):
         raise ValueError(f"op is {op}; must be one of Average, Sum, Adasum")
     if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step: {backward_passes_per_step} is below 1")
+        raise ValueError(
+            f"backward_passes_per_step is {backward_passes_per_step}; must be at least 1"
+        )
     if groups is None and num_groups:
         warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=2)
         groups = num_groups
@@ -129,19 +131,20 @@ class _Distributed(torch.optim.Optimizer):
         if not self._ddl.skips:
             if closure is not None:
                 raise ValueError(
-                    "closure: step(closure) computes gradients itself, which would not be combined;"
+                    "step(closure) computes gradients itself, which would not be combined:"
                     " call closure() before step()"
                 )
             if self._ddl.synchronized:
                 warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() after"
-                    " synchronize(): it combines the gradients again; use"
-                    " `with optimizer.skip_synchronize():`",
+                    "optimizer.step() was called after synchronize(), so it combines the gradients"
+                    " again; call it in `with optimizer.skip_synchronize():`",
                     stacklevel=2,
                 )
             self.synchronize()
         elif self._ddl.calls:
-            raise AssertionError("step() was called in skip_synchronize() before synchronize()")
+            raise AssertionError(
+                "step() was called in skip_synchronize(), but before synchronize()"
+            )
         self._ddl.synchronized = False
         self._opt_called = True
         return super().step(closure)
@@ -153,8 +156,8 @@ class _Distributed(torch.optim.Optimizer):
         """Reset the gradients. Raises AssertionError while gradients are being combined."""
         if self._ddl.calls:
             raise AssertionError(
-                "zero_grad() was called after backward() and before step() or synchronize(), while"
-                " gradients are being combined"
+                "zero_grad() was called while gradients are being combined: call step() or"
+                " synchronize() before it"
             )
         super().zero_grad(*arguments, **options)
 
@@ -306,14 +309,17 @@ def _named(
         return {parameter: f"noname.{number}" for number, parameter in enumerate(own)}
     pairs = list(given)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
-        raise ValueError("named_parameters: give pairs, as model.named_parameters() does")
+        raise ValueError(
+            "named_parameters must contain pairs of name and parameter, like"
+            " model.named_parameters()"
+        )
     repeated = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
     if repeated:
-        raise ValueError(f"named_parameters: these names repeat: {', '.join(repeated)}")
+        raise ValueError(f"named_parameters contains names twice: {', '.join(repeated)}")
     names = {parameter: name for name, parameter in pairs}
     missing = sum(parameter not in names for parameter in own)
     if missing:
-        raise ValueError(f"named_parameters: {missing} parameters of the optimizer have no name")
+        raise ValueError(f"named_parameters lacks {missing} parameters of the optimizer")
     return {parameter: names[parameter] for parameter in own}
 
 
@@ -327,13 +333,15 @@ def _grouped(
         return [[parameter] for parameter in reversed(trained)]
     if isinstance(groups, int):
         if groups < 0:
-            raise ValueError(f"groups: {groups} is negative")
+            raise ValueError(f"groups is {groups}; must be at least 0")
         share = -(-len(trained) // groups)
         return [trained[start : start + share] for start in range(0, len(trained), share)][::-1]
     chosen = [[p for p in group if p.requires_grad] for group in groups]
     listed = {parameter for group in chosen for parameter in group}
     if len(listed) != sum(map(len, chosen)) or not listed <= set(trained):
-        raise ValueError("groups: a parameter is listed twice, or is not the optimizer's")
+        raise ValueError(
+            "groups contains a parameter twice, or one that the optimizer does not have"
+        )
     every = [group for group in chosen if group] + [[p] for p in trained if p not in listed]
     position = {parameter: number for number, parameter in enumerate(trained)}
     return sorted(every, key=lambda group: min(position[p] for p in group), reverse=True)

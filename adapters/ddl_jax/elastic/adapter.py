@@ -73,7 +73,9 @@ class JaxAdapter(Flat):
     def backward(
         self, loss: Any, ready: protocol.Ready | None = None, weight: Any = 1.0
     ) -> protocol.Share:
-        raise NotImplementedError("grad_fn computes the gradients of a share")
+        raise NotImplementedError(
+            "JAX jobs have no step.backward: grad_fn computes the gradients of a share"
+        )
 
     # ---- the result ----
 

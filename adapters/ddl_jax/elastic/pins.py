@@ -56,7 +56,7 @@ def tell_device() -> None:
     platform = jax.default_backend()
     if platform != "cpu":
         _log.warning(
-            "JAX computes on %s, where its results may have other bits in each run (on GPUs"
-            " unless XLA_FLAGS has --xla_gpu_deterministic_ops=true); all other guarantees hold",
+            "JAX computes on %s, where each run may have other bits in its results (on GPUs, set"
+            " XLA_FLAGS=--xla_gpu_deterministic_ops=true); all other guarantees hold",
             platform,
         )

@@ -45,11 +45,11 @@ def check(tree: Any, before: Any) -> None:
     for name in [*then, *now]:
         if now.get(name) != then.get(name):
             raise RuntimeError(
-                f"update_fn has changed {name}: it was {then.get(name, 'missing')}, and is"
-                f" {now.get(name, 'missing')}. Make the whole state before the job, including"
+                f"update_fn changed {name} from {then.get(name, 'missing')} to"
+                f" {now.get(name, 'missing')}. Create the whole state before the job, including"
                 " parts that are used later"
             )
-    raise RuntimeError("update_fn has changed the tree of the state; return the same tree")
+    raise RuntimeError("update_fn changed the tree of the state; must return the same tree")
 
 
 def _form(tree: Any) -> Any:

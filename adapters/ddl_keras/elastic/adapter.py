@@ -100,7 +100,9 @@ class KerasAdapter(Flat):
     def backward(
         self, loss: Any, ready: protocol.Ready | None = None, weight: Any = 1.0
     ) -> protocol.Share:
-        raise NotImplementedError("the model's train_step computes the gradients of a share")
+        raise NotImplementedError(
+            "Keras jobs have no step.backward: the model's train_step computes the gradients"
+        )
 
     # ---- the result ----
 
@@ -175,9 +177,9 @@ def _check_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
     for name in before.keys() | now.keys():
         if before.get(name) != now.get(name):
             raise RuntimeError(
-                f"the optimizer's {name} was {before.get(name)} when the job began, and is"
+                f"the optimizer's {name} was {before.get(name)} when the job began, but is now"
                 f" {now.get(name)}: workers that join do not have it. Set it before the job, and"
-                " train again in another one"
+                " start a new job"
             )
 
 
@@ -193,7 +195,7 @@ def _write(variables: Sequence[Any], values: Sequence[Values]) -> None:
 def _refuse(model: Any) -> None:
     """Raise ValueError or TypeError for a model that elastic training does not support."""
     if getattr(model, "optimizer", None) is None:
-        raise ValueError("model has no optimizer: call model.compile before")
+        raise ValueError("model has no optimizer: call model.compile first")
     for layer in model._flatten_layers():
         is_ours = isinstance(layer, SyncBatchNormalization)
         if is_ours or getattr(layer, "synchronized", False):

@@ -70,11 +70,11 @@ inline absl::Status check_rows(const std::string &what, const Numbers &rows, int
                                const World &world)
 {
     if (rows.size() != static_cast<size_t>(world.size()))
-        return wrong(what, "rows: has " + std::to_string(rows.size()) +
+        return wrong(what, "rows has " + std::to_string(rows.size()) +
                                " numbers; must have one for each of " +
                                std::to_string(world.size()) + " ranks");
     if (rows[world.rank()] != own)
-        return wrong(what, "rows: is " + std::to_string(rows[world.rank()]) +
+        return wrong(what, "rows is " + std::to_string(rows[world.rank()]) +
                                " for this rank, but its tensor has " + std::to_string(own));
     return absl::OkStatus();
 }
@@ -87,7 +87,7 @@ absl::Status divide(const std::string &what, const char *argument, const Dims &d
 {
     const int64_t all = rows_of(dims), size = world.size();
     if (dims.empty())
-        return wrong(what, "tensor: is a scalar, which cannot be divided");
+        return wrong(what, "tensor is a scalar, which cannot be divided");
     if (rows->empty()) {
         if (all % size)
             return wrong(what, "tensor: the first dimension of shape [" + absl::StrJoin(dims, ",") +
@@ -95,7 +95,7 @@ absl::Status divide(const std::string &what, const char *argument, const Dims &d
         rows->assign(size, all / size);
     }
     if (rows->size() != static_cast<size_t>(size))
-        return wrong(what, std::string(argument) + ": has " + std::to_string(rows->size()) +
+        return wrong(what, std::string(argument) + " has " + std::to_string(rows->size()) +
                                " numbers; must have one for each of " + std::to_string(size) +
                                " ranks");
     for (int64_t each : *rows)

@@ -96,7 +96,7 @@ absl::Status check_counts(std::string_view kind, const Numbers &counts, int64_t 
         reason = "for another rank than " + std::to_string(rank);
     else
         return absl::OkStatus();
-    return absl::FailedPreconditionError("ddl " + std::string(kind) + ": was compiled " + reason +
+    return absl::FailedPreconditionError("ddl " + std::string(kind) + " was compiled " + reason +
                                          "; create the tf.function again after init()");
 }
 

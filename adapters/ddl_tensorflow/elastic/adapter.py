@@ -97,7 +97,7 @@ class TensorFlowAdapter(Flat):
         self._seed()
 
     def update(self) -> None:
-        raise NotImplementedError("TensorFlow jobs need a training loop, which steps the optimizer")
+        raise NotImplementedError("TensorFlow jobs need a training loop that steps the optimizer")
 
     # ---- the state ----
 

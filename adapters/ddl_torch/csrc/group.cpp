@@ -101,7 +101,7 @@ Members exchange_addresses(c10d::Store &store, const std::string &address, int r
             TORCH_CHECK_WITH(
                 DistBackendError, std::chrono::steady_clock::now() - begun >= timeout, "ddl: rank ",
                 rank, " of ", size, " lost the store through which the ranks exchange addresses (",
-                reason, "): the process that serves it, as a rule rank 0, has ended or closed it");
+                reason, "): the process that serves it, usually rank 0, has exited or closed it");
         }
         TORCH_CHECK_WITH(DistBackendError, false, "ddl: rank ", rank, " of ", size,
                          " could not exchange addresses within ", timeout.count() / 1000.0, " s",

@@ -75,12 +75,12 @@ class ModelBuffers:
     def _check(self) -> None:
         if self._find_pointers() != self._pointers:
             raise NotImplementedError(
-                "the model replaced one of its buffers by another tensor; change it in place"
+                "the model replaced one of its buffers with another tensor; change it in place"
             )
         for each, committed in zip(self._fixed, self._committed_fixed, strict=True):
             if not torch.equal(each, committed):
                 raise NotImplementedError(
-                    f"the model changed a buffer of {each.dtype}, which has no average"
+                    f"the model changed a buffer of {each.dtype}, which cannot be averaged"
                 )
 
     def apply(self, result: ShareArrays) -> None:

@@ -84,7 +84,9 @@ class Gradients:
             self._share.numbers[self._number[parameter]] = False
             return torch.zeros(parameter.shape, dtype=wide(parameter))
         if parameter.grad.is_sparse:
-            raise NotImplementedError("a gradient is sparse; elastic training needs dense ones")
+            raise NotImplementedError(
+                "a gradient is sparse; elastic training supports only dense gradients"
+            )
         return parameter.grad.to("cpu", wide(parameter)).contiguous()
 
     def apply(self, result: ShareArrays, weight: float) -> None:

@@ -30,13 +30,13 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
                 " max_norm to None, and bound the norms after a step"
             )
         if isinstance(module, nn.parallel.DistributedDataParallel):
-            raise TypeError("model is a DistributedDataParallel; give the module inside of it")
+            raise TypeError("model is a DistributedDataParallel; pass the module inside it")
     for name, part in [("model", model), ("optimizer", optimizer), *model.named_parameters()]:
         for kind in type(part).__mro__:
             if kind.__name__ in _SHARDED:
                 raise TypeError(
                     f"{name} is sharded over processes ({kind.__name__}), but each process of an"
-                    " elastic job needs the whole state. Give a model and an optimizer without"
+                    " elastic job needs the whole state. Pass a model and an optimizer without"
                     " sharding"
                 )
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -48,4 +48,4 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
         if parameter not in known:
             shape = tuple(parameter.shape)
-            raise ValueError(f"optimizer has a parameter of shape {shape} that is not model's")
+            raise ValueError(f"optimizer has a parameter of shape {shape} that model does not have")

@@ -75,8 +75,8 @@ def check_schedule(optimizer: torch.optim.Optimizer, also: Iterable[Any]) -> Non
         return
     if not any(_has_schedule(each, optimizer) for each in also):
         raise ValueError(
-            "a learning-rate schedule drives the optimizer: give it as"
-            ' also={"schedule": schedule}; nothing in `also` is one of this optimizer'
+            "a learning-rate schedule changes the optimizer, but `also` does not contain it: pass"
+            ' also={"schedule": schedule}'
         )
 
 
@@ -125,7 +125,7 @@ def write(
         for name, each in also.items():
             each.load_state_dict(others[f"also.{name}"])
     except (KeyError, RuntimeError) as error:
-        raise ValueError(f"the state is not this model's: {error}") from error
+        raise ValueError(f"the state belongs to another model: {error}") from error
     _write_modes(model, modes)
 
 
@@ -138,9 +138,9 @@ def _compare_groups(found: list[list[str]] | None, own: list[list[str]]) -> None
         if names != here:
             only = sorted({*names} ^ {*here})
             raise ValueError(
-                f"the state is not this optimizer's: group {number} of param_groups has"
-                f" {len(names)} parameters, here {len(here)}; only one of them has"
-                f" {', '.join(only[:5]) or 'this order of them'}"
+                f"the state belongs to another optimizer: group {number} of param_groups has"
+                f" {len(names)} parameters in the state and {len(here)} here; only one of them"
+                f" has {', '.join(only[:5]) or 'this order of the parameters'}"
             )
 
 
@@ -149,15 +149,15 @@ def _write_buffers(model: nn.Module, found: dict[str, Tensor]) -> None:
     own = _volatile(model)
     if found and found.keys() != own.keys():
         only = ", ".join(sorted(found.keys() ^ own.keys()))
-        raise RuntimeError(f"the model here has other non-persistent buffers: {only}")
+        raise RuntimeError(f"the state has other non-persistent buffers than this model: {only}")
     for name, value in found.items():
         module, key = own[name]
         buffer = module._buffers[key]
         assert buffer is not None
         if buffer.shape != value.shape or buffer.dtype != value.dtype:
             raise RuntimeError(
-                f"the buffer {name} is {value.dtype} {tuple(value.shape)}, here {buffer.dtype}"
-                f" {tuple(buffer.shape)}"
+                f"the buffer {name} is {value.dtype} {tuple(value.shape)} in the state, but"
+                f" {buffer.dtype} {tuple(buffer.shape)} in this model"
             )
         with torch.no_grad():
             buffer.copy_(value)

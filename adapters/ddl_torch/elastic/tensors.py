@@ -67,8 +67,8 @@ def _pack_json(name: str, value: Any) -> protocol.Tensor:
             raise TypeError
     except (TypeError, ValueError):
         raise TypeError(
-            f"{name}: {value!r} cannot be part of an elastic job's state, which has tensors,"
-            " numbers, texts, None, and lists, tuples, dictionaries and Counters of these"
+            f"{name}: {value!r} cannot be part of an elastic job's state; must be a tensor, a"
+            " number, a text, None, or a list, tuple, dictionary or Counter of these"
         ) from None
     data = np.frombuffer(text.encode(), np.uint8)
     return protocol.Tensor(_JSON, data.shape, data)
@@ -110,7 +110,7 @@ def unpack(name: str, packed: protocol.Tensor) -> Any:
         return _untag(json.loads(packed.data.tobytes()))
     dtype = getattr(torch, packed.dtype.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")
+        raise ValueError(f"{name}: the dtype {packed.dtype!r} does not exist")
     if not packed.data.size:  # frombuffer rejects empty buffers
         return torch.empty(packed.shape, dtype=dtype)
     flat = torch.from_numpy(np.array(packed.data).reshape(-1).view(np.uint8))

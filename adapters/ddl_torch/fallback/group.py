@@ -488,8 +488,8 @@ def _exchange(
         except dist.DistError:
             raise dist.DistBackendError(
                 f"ddl: rank {rank} of {size} lost the store through which the ranks exchange"
-                f" addresses ({str(error).partition(chr(10))[0]}): the process that serves it, as a"
-                " rule rank 0, has ended or closed it"
+                f" addresses ({str(error).partition(chr(10))[0]}): the process that serves it,"
+                " usually rank 0, has exited or closed it"
             ) from error
         raise dist.DistBackendError(
             f"ddl: rank {rank} of {size} could not exchange addresses within"

@@ -50,7 +50,7 @@ typedef enum ddl_status {
     /* Retry or give up: the call failed, existing objects are unchanged. */
     DDL_ETIMEDOUT = -20,    /* the given time passed; a work stays pending */
     DDL_ENOMEM = -21,       /* out of memory */
-    DDL_EUNREACHABLE = -22, /* no answer from an address */
+    DDL_EUNREACHABLE = -22, /* an address does not answer */
     /* a peer rejected this process: another version, another job, a wrong rank */
     DDL_EREFUSED = -23,
     DDL_ESYSTEM = -24, /* the operating system refused a resource */
@@ -81,7 +81,7 @@ DDL_API uint32_t ddl_version(void);
 
 typedef struct ddl_endpoint ddl_endpoint; /* this process's identity and listening ports */
 typedef struct ddl_comm ddl_comm;         /* one group of ranks at one epoch */
-typedef struct ddl_work ddl_work;         /* one asynchronous operation */
+typedef struct ddl_work ddl_work;         /* an asynchronous operation: its state and result */
 typedef struct ddl_group ddl_group;       /* operations that are submitted as one */
 typedef struct ddl_order ddl_order;       /* the order of an ordered sum */
 
@@ -183,9 +183,9 @@ typedef struct ddl_comm_config {
     uint32_t links; /* ddl_link_kind bits, equal on a host; 0: $DDL_LINKS, else all */
     uint64_t tag;   /* distinguishes creations over one address list; 0: the members number them */
     uint64_t epoch; /* equal on all members */
-    int64_t timeout_ms;           /* limit of the creation; 0: 5 minutes */
-    int64_t operation_timeout_ms; /* limit of each operation; 0: 30 minutes */
-    uint64_t segment_bytes;       /* pipeline granularity; 0: chosen. Equal on all members */
+    int64_t timeout_ms;           /* time limit of the creation; 0: 5 minutes */
+    int64_t operation_timeout_ms; /* time limit of each operation; 0: 30 minutes */
+    uint64_t segment_bytes;       /* of a pipeline; 0: libddl chooses. Equal on all members */
 
     /* Members send each other heartbeats, whatever their program does: see "Failures" below. 0:
      * $DDL_HEARTBEAT_MS, _SUSPECT_MS, _DEAD_MS and _STALL_WARN_MS, else 100, 1000, 3000 and 10000.
@@ -209,7 +209,7 @@ enum { DDL_INVARIANT_NONE = -1, DDL_INVARIANT_SIZE = -2 };
 typedef struct ddl_options {
     uint32_t struct_size;
     uint32_t memory;    /* ddl_memory of both buffers */
-    int64_t timeout_ms; /* this operation's limit; 0: the comm's */
+    int64_t timeout_ms; /* time limit of this operation; 0: the limit of the comm */
     uint32_t queued;    /* 1: report completion through ddl_comm_completed */
     /* If the call has a work and is not queued, it first waits up to this long. If the operation
      * completes in this time, *work is NULL and the call returns the result. 0: no wait. */
@@ -358,9 +358,9 @@ DDL_API ddl_status ddl_comm_trace(ddl_comm *comm, char *buffer, size_t capacity,
 typedef struct ddl_counters {
     uint32_t struct_size; /* set by the caller: the number of bytes to fill in */
     uint32_t reserved;
-    /* operations and messages that have succeeded; the comm submits one itself */
+    /* operations and messages that have succeeded, including one that the comm submits itself */
     uint64_t operations;
-    uint64_t bytes;        /* sum of count times element size over these */
+    uint64_t bytes;        /* sum of count times element size over these operations and messages */
     uint64_t pending;      /* operations and messages that are submitted and not complete */
     uint64_t deaths;       /* members that were found dead */
     uint64_t detection_ns; /* longest silence before a member was found dead */

@@ -121,7 +121,8 @@ struct Free {
 
 } // namespace detail
 
-template <class T> struct dtype_of; /* undefined for other types; see above for your own */
+template <class T>
+struct dtype_of; /* not defined for other types; to add your own type, see dtype_of above */
 template <> struct dtype_of<bool> : dtype_constant<DDL_BOOL> {
     static_assert(sizeof(bool) == 1, "DDL_BOOL is one byte");
 };
@@ -835,7 +836,7 @@ class Endpoint
         return Comm(comm);
     }
 
-    /* Join the ranks that the environment names, or the ranks that connect to url. */
+    /* Create a comm of the ranks that the environment names, or that connect to url. */
     Comm rendezvous(const char *url = nullptr, int rank = -1, int size = 0,
                     const CommConfig &config = CommConfig())
     {

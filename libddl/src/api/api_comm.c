@@ -72,7 +72,9 @@ ddl_status ddl_endpoint_address(const ddl_endpoint *endpoint, void *address, siz
     size_t n = ddl__address_encode(ddl__endpoint_address(endpoint), bytes);
     *length = n;
     if (n > capacity)
-        return ddl__fail(DDL_EINVAL, "capacity is %zu, the address has %zu bytes", capacity, n);
+        return ddl__fail(DDL_EINVAL,
+                         "capacity is %zu bytes; must be at least %zu, the size of the address",
+                         capacity, n);
     memcpy(address, bytes, n);
     return DDL_OK;
 }
@@ -101,10 +103,14 @@ static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *confi
     if (status != DDL_OK)
         return status;
     if (own->links & ~(uint32_t)(DDL_LINK_INPROC | DDL_LINK_SHM | DDL_LINK_TCP))
-        return ddl__fail(DDL_EINVAL, "links is 0x%x: unknown kinds", own->links);
+        return ddl__fail(DDL_EINVAL,
+                         "links is 0x%x; must be a combination of DDL_LINK_INPROC, DDL_LINK_SHM "
+                         "and DDL_LINK_TCP",
+                         own->links);
     if (own->timeout_ms < 0 || own->operation_timeout_ms < 0)
         return ddl__fail(
-            DDL_EINVAL, "%s is %lld", own->timeout_ms < 0 ? "timeout_ms" : "operation_timeout_ms",
+            DDL_EINVAL, "%s is %lld; must be at least 0",
+            own->timeout_ms < 0 ? "timeout_ms" : "operation_timeout_ms",
             (long long)(own->timeout_ms < 0 ? own->timeout_ms : own->operation_timeout_ms));
     if (own->segment_bytes > 1 << 30)
         return ddl__fail(DDL_EINVAL, "segment_bytes is %llu; must be at most %d",
@@ -137,7 +143,7 @@ ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *addresses,
     if (size < 1 || size > 65535)
         return ddl__fail(DDL_EINVAL, "size is %d; must be from 1 to 65535", size);
     if (rank < 0 || rank >= size)
-        return ddl__fail(DDL_EINVAL, "rank is %d, size is %d", rank, size);
+        return ddl__fail(DDL_EINVAL, "rank is %d; must be from 0 to %d", rank, size - 1);
     ddl_status status = ddl__check_endpoint(endpoint);
     if (status == DDL_OK)
         status = take_config(&own, config, NULL);
@@ -195,7 +201,8 @@ ddl_status ddl_comm_subset(ddl_comm *comm, const int *ranks, int size,
     if (!ranks)
         return ddl__fail(DDL_EINVAL, "ranks is NULL");
     if (size < 1 || size > comm->size)
-        return ddl__fail(DDL_EINVAL, "size is %d, the comm's is %d", size, comm->size);
+        return ddl__fail(DDL_EINVAL, "size is %d; must be from 1 to %d, the size of the comm", size,
+                         comm->size);
     return ddl__comm_subset(comm, ranks, size, &own, NULL, part);
 }
 

@@ -12,8 +12,10 @@ ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count)
     if (status != DDL_OK)
         return status;
     if (capacity < 0 || (capacity && !ranks) || !count)
-        return ddl__fail(DDL_EINVAL, "capacity is %d, ranks is %s, count is %s", capacity,
-                         ranks ? "given" : "NULL", count ? "given" : "NULL");
+        return ddl__fail(DDL_EINVAL,
+                         "capacity is %d, ranks is %s and count is %s; give count, and ranks "
+                         "unless capacity is 0",
+                         capacity, ranks ? "given" : "NULL", count ? "given" : "NULL");
     *count = comm->health ? ddl__health_failed(comm->health, ranks, capacity) : 0;
     return DDL_OK;
 }
@@ -24,7 +26,7 @@ ddl_status ddl_comm_expel(ddl_comm *comm, int rank, const char *reason)
     if (status != DDL_OK)
         return status;
     if (rank < 0 || rank >= comm->size)
-        return ddl__fail(DDL_EINVAL, "rank is %d, the comm's size is %d", rank, comm->size);
+        return ddl__fail(DDL_EINVAL, "rank is %d; must be from 0 to %d", rank, comm->size - 1);
     if (rank == comm->rank)
         return ddl__fail(DDL_EINVAL,
                          "rank is %d, which is the calling rank; call ddl_comm_destroy to leave",
@@ -46,8 +48,9 @@ static ddl_status give_text(const ddl__text *text, size_t *length)
     *length = text->length;
     if (text->length < text->capacity)
         return DDL_OK;
-    return ddl__fail(DDL_EINVAL, "capacity is %zu, the text has %zu bytes and a NUL",
-                     text->capacity, text->length);
+    return ddl__fail(DDL_EINVAL,
+                     "capacity is %zu bytes; must be at least %zu for the text and its NUL",
+                     text->capacity, text->length + 1);
 }
 
 ddl_status ddl_comm_report(ddl_comm *comm, char *buffer, size_t capacity, size_t *length)
@@ -77,7 +80,7 @@ ddl_status ddl_comm_counters(ddl_comm *comm, ddl_counters *counters)
         status = ddl__fail(DDL_EINVAL, "counters is NULL");
     if (status == DDL_OK && (counters->struct_size < 8 || counters->struct_size > 4096))
         status =
-            ddl__fail(DDL_EINVAL, "ddl_counters.struct_size is %u: set it to sizeof(ddl_counters)",
+            ddl__fail(DDL_EINVAL, "ddl_counters.struct_size is %u; must be sizeof(ddl_counters)",
                       counters->struct_size);
     if (status != DDL_OK)
         return status;

@@ -46,22 +46,22 @@ ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_wo
         return status;
     if (own.group || own.prescale != 0 || own.postscale != 0 || own.residual)
         return ddl__fail(DDL_EINVAL,
-                         "options.%s is for the operations of a group, not for its "
+                         "options.%s is set; set it for the operations of the group, not for its "
                          "submission",
                          own.group      ? "group"
                          : own.residual ? "residual"
                                         : "prescale and postscale");
     if (group->n_calls && own.memory != group->memory)
         return ddl__fail(DDL_EINVAL,
-                         "options.memory is %u, but the group's operations have %u: give the same "
-                         "to ddl_group_submit",
+                         "options.memory is %u, but the group's operations have %u: pass the same "
+                         "value to ddl_group_submit",
                          own.memory, group->memory);
     bool named = own.name && own.name[0];
     for (uint32_t i = 0; named && i < group->n_calls; i++)
         if (is_message(&group->calls[i]))
             return ddl__fail(DDL_EINVAL,
-                             "options.name is \"%.100s\", but the group holds messages, "
-                             "which have tags, no names",
+                             "options.name is \"%.100s\", but the group contains messages, "
+                             "which have tags and no names",
                              own.name);
     ddl__apply_options(&whole, &own, group->limit_ms);
     if (group->comm->times && !named)

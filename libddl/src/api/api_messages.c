@@ -7,12 +7,12 @@ static ddl_status check_message(const ddl_comm *comm, const ddl__call *call, con
 {
     bool sends = call->kind == DDL__SEND, any = !sends && call->root == DDL_ANY_SOURCE;
     if (!any && (call->root < 0 || call->root >= comm->size))
-        return ddl__fail(DDL_EINVAL, "%s is %d, size is %d", sends ? "dest" : "source", call->root,
-                         comm->size);
+        return ddl__fail(DDL_EINVAL, "%s is %d; must be from 0 to %d", sends ? "dest" : "source",
+                         call->root, comm->size - 1);
     if (call->tag < 0)
         return ddl__fail(DDL_EINVAL, "tag is %d; must be at least 0", call->tag);
     if (!buffer && call->count)
-        return ddl__fail(DDL_EINVAL, "buffer is NULL, count is %lld", (long long)call->count);
+        return ddl__fail(DDL_EINVAL, "buffer is NULL, but count is %lld", (long long)call->count);
     return ddl__check_elements(comm, call);
 }
 
@@ -20,7 +20,8 @@ static ddl_status take_options(ddl_options *own, const ddl_options *options, ddl
 {
     ddl_status status = ddl__take_options(own, options, work);
     if (status == DDL_OK && own->name && *own->name)
-        return ddl__fail(DDL_EINVAL, "options.name is \"%.100s\": messages have tags, no names",
+        return ddl__fail(DDL_EINVAL,
+                         "options.name is \"%.100s\", but messages have tags and no names",
                          own->name);
     return status;
 }

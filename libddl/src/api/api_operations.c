@@ -77,14 +77,15 @@ static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl_
         sent = blocks_extent(call->blocks, comm->size);
         received = blocks_extent(call->blocks + comm->size, comm->size);
     }
-    if (call->order && !b->send) /* the rank has no parts */
+    if (call->order && !b->send) /* this rank has no parts, so it sends nothing */
         sent.count = 0;
     call->send = !sent.count ? NULL : b->send ? b->send : b->recv;
     call->recv = received.count ? b->recv : NULL;
     if (sent.count && !call->send)
-        return ddl__fail(DDL_EINVAL, "send is NULL, and recv is not a buffer to send from");
+        return ddl__fail(DDL_EINVAL, "send is NULL, and recv is not a buffer that can be sent");
     if (received.count && !b->recv)
-        return ddl__fail(DDL_EINVAL, "recv is NULL, for %lld elements", (long long)received.count);
+        return ddl__fail(DDL_EINVAL, "recv is NULL, but the operation receives %lld elements",
+                         (long long)received.count);
     if (sent.count && received.count && is_own_block_of_other(comm, call, b))
         put_in_place(call);
     if (sent.count && received.count && call->send != call->recv)
@@ -95,7 +96,7 @@ static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl_
 static ddl_status check_reduction(ddl_dtype dtype, ddl_op op)
 {
     if (op < DDL_SUM || op > DDL_LOGICAL_OR)
-        return ddl__fail(DDL_EINVAL, "op is %d, which is not an op", (int)op);
+        return ddl__fail(DDL_EINVAL, "op is %d; must be a value of ddl_op", (int)op);
     if (ddl__reduces(dtype, op))
         return DDL_OK;
     const char *name = ddl__dtype_name(dtype), *has = "sum, average, min, max and product";
@@ -103,8 +104,8 @@ static ddl_status check_reduction(ddl_dtype dtype, ddl_op op)
         has = "all others";
     if (ddl__dtype_class(dtype) == DDL__COMPLEX)
         has = "sum and average";
-    return ddl__fail(DDL_EUNSUPPORTED, "%s of %s is not defined; %s has %s", ddl__op_name(op), name,
-                     name, has);
+    return ddl__fail(DDL_EUNSUPPORTED, "%s of %s is not supported; %s supports %s",
+                     ddl__op_name(op), name, name, has);
 }
 
 static bool reduces(const ddl__call *call)
@@ -117,12 +118,12 @@ ddl_status ddl__check_elements(const ddl_comm *comm, const ddl__call *call)
 {
     size_t element = ddl__dtype_size(call->dtype);
     if (call->count < 0)
-        return ddl__fail(DDL_EINVAL, "count is %lld", (long long)call->count);
+        return ddl__fail(DDL_EINVAL, "count is %lld; must be at least 0", (long long)call->count);
     if (!element)
-        return ddl__fail(DDL_EINVAL, "dtype is %d, which is not a dtype", (int)call->dtype);
+        return ddl__fail(DDL_EINVAL, "dtype is %d; must be a value of ddl_dtype", (int)call->dtype);
     if (call->count > DDL__COUNT_MAX ||
         call->count > DDL__BYTES_MAX / (int64_t)element / comm->size)
-        return ddl__fail(DDL_EINVAL, "count is %lld, too large for %d ranks",
+        return ddl__fail(DDL_EINVAL, "count is %lld, which is too large for %d ranks",
                          (long long)call->count, comm->size);
     return DDL_OK;
 }
@@ -135,26 +136,31 @@ static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
     if (status == DDL_OK && comm->config.invariant > 0 && reduces(call))
         status = ddl__check_invariant(comm, call);
     if (status == DDL_OK && (call->root < 0 || call->root >= comm->size))
-        return ddl__fail(DDL_EINVAL, "root is %d, size is %d", call->root, comm->size);
+        return ddl__fail(DDL_EINVAL, "root is %d; must be from 0 to %d", call->root,
+                         comm->size - 1);
     return status;
 }
 
 static ddl_status check_options(const ddl_options *options)
 {
     if (options->memory > DDL_MEMORY_CUDA)
-        return ddl__fail(DDL_EINVAL, "options.memory is %u, which is not a ddl_memory",
+        return ddl__fail(DDL_EINVAL, "options.memory is %u; must be a value of ddl_memory",
                          options->memory);
     if (options->stream && options->memory != DDL_MEMORY_CUDA)
         return ddl__fail(DDL_EINVAL,
                          "options.stream is set, but options.memory is %u, not DDL_MEMORY_CUDA",
                          options->memory);
     if (options->timeout_ms < 0 || options->queued > 1)
-        return ddl__fail(DDL_EINVAL, "options.timeout_ms is %lld, options.queued is %u",
-                         (long long)options->timeout_ms, options->queued);
+        return ddl__fail(
+            DDL_EINVAL,
+            "options.timeout_ms is %lld and options.queued is %u; must be at least 0, and 0 or 1",
+            (long long)options->timeout_ms, options->queued);
     size_t length = options->name ? strnlen(options->name, DDL_NAME_MAX) : 0;
     if (length == DDL_NAME_MAX)
-        return ddl__fail(DDL_EINVAL, "options.name has %d bytes or more, \"%.40s...\"; at most %d",
-                         DDL_NAME_MAX, options->name, DDL_NAME_MAX - 1);
+        return ddl__fail(
+            DDL_EINVAL,
+            "options.name is \"%.40s...\", which has %d bytes or more; must have at most %d",
+            options->name, DDL_NAME_MAX, DDL_NAME_MAX - 1);
     return DDL_OK;
 }
 
@@ -164,12 +170,12 @@ ddl_status ddl__take_options(ddl_options *own, const ddl_options *options, ddl_w
     if (status == DDL_OK)
         status = check_options(own);
     if (status == DDL_OK && own->queued && !work)
-        status = ddl__fail(DDL_EINVAL, "options.queued is 1, but work is NULL: a blocking call has "
-                                       "nothing to report");
+        status = ddl__fail(DDL_EINVAL, "options.queued is 1, but work is NULL: only a call with a "
+                                       "work can be queued");
     if (status == DDL_OK && own->wait_ms && (own->queued || own->group || !work))
         status = ddl__fail(DDL_EINVAL,
-                           "options.wait_ms is %u: only for a call with a work that "
-                           "is neither queued nor of a group",
+                           "options.wait_ms is %u: set it only for a call with a work that "
+                           "is neither queued nor part of a group",
                            own->wait_ms);
     return status;
 }
@@ -198,11 +204,11 @@ static ddl_status check_memory(ddl_comm *comm, const ddl_group *group, const ddl
     if (group->n_calls && options->memory != group->memory)
         return ddl__fail(DDL_EINVAL,
                          "options.memory is DDL_MEMORY_%s, but the group's operations have "
-                         "DDL_MEMORY_%s: one memory for all operations of a group",
+                         "DDL_MEMORY_%s: all operations of a group must use the same memory",
                          place_of(options->memory), place_of(group->memory));
     if (options->stream)
-        return ddl__fail(DDL_EINVAL, "options.stream is set, but options.group too: give the "
-                                     "stream to ddl_group_submit");
+        return ddl__fail(DDL_EINVAL, "options.stream and options.group are both set: pass the "
+                                     "stream to ddl_group_submit instead");
     return options->memory == DDL_MEMORY_CUDA ? ddl__check_for_device(comm, call) : DDL_OK;
 }
 
@@ -217,15 +223,18 @@ static ddl_status add_to_group(ddl_comm *comm, const ddl__call *call, const ddl_
     if (group->engine != comm->engine)
         return ddl__fail(DDL_EINVAL, "options.group belongs to another comm");
     if (work)
-        return ddl__fail(DDL_EINVAL, "work is not NULL: the operations of a group have one work "
-                                     "together, from ddl_group_submit");
-    if (options->name && options->name[0])
         return ddl__fail(DDL_EINVAL,
-                         "options.name is \"%.64s\": name the group instead, in "
-                         "ddl_group_submit",
-                         options->name);
+                         "work is not NULL, but options.group is set: "
+                         "ddl_group_submit returns one work for all operations of the group");
+    if (options->name && options->name[0])
+        return ddl__fail(
+            DDL_EINVAL,
+            "options.name is \"%.64s\": an operation of a group has no name; pass the name "
+            "to ddl_group_submit",
+            options->name);
     if (ddl__engine_holds_group(comm->engine, group))
-        return ddl__fail(DDL_ESTATE, "the group is pending: add to it when it is complete");
+        return ddl__fail(DDL_ESTATE,
+                         "the group is pending: add operations after its work is complete");
     status = check_memory(comm, group, call, options);
     if (status != DDL_OK)
         return status;

@@ -23,7 +23,7 @@ static const int64_t DDL__COUNT_MAX = ((int64_t)1 << 48) - 1, DDL__BYTES_MAX = (
 static inline void ddl__scatter_from(ddl__buffers *buffers, const void *send)
 {
     buffers->send = send;
-    if (!buffers->recv || !send) /* send NULL does not mean here that the blocks are in recv */
+    if (!buffers->recv || !send) /* here, send = NULL does not mean that the blocks are in recv */
         buffers->recv = (void *)(uintptr_t)send;
 }
 
@@ -32,7 +32,7 @@ static inline void ddl__scatter_from(ddl__buffers *buffers, const void *send)
 ddl_status ddl__submit(ddl_comm *comm, ddl__call *call, const ddl__buffers *buffers,
                        const ddl_options *options, ddl_work **work);
 
-/* A step of ddl__submit: check the element type and the count. */
+/* Check the element type and the count, as a step of ddl__submit. */
 ddl_status ddl__check_elements(const ddl_comm *comm, const ddl__call *call);
 
 /* Copy the caller's options and check them. */

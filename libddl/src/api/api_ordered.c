@@ -7,8 +7,8 @@
 #include "base/dtype.h"
 
 enum {
-    /* The most parts of a rank times ranks. A rank may have this many values of 16 bytes published,
-     * in as many waves as a plan may have in flight. */
+    /* The limit of the product of ranks and parts of one rank. A rank may publish this many values
+       of 16 bytes, in all waves that a plan may have in flight. */
     PARTS_TIMES_RANKS = 32 * 1024
 };
 
@@ -28,10 +28,11 @@ ddl_status ddl_order_create(const int *owners, int workers, int ranks, ddl_order
         return ddl__fail(DDL_EINVAL, "ranks is %d; must be at least 1", ranks);
     for (int v = 0; v < workers; v++)
         if (owners[v] < 0 || owners[v] >= ranks)
-            return ddl__fail(DDL_EINVAL, "owners[%d] is %d, ranks is %d", v, owners[v], ranks);
+            return ddl__fail(DDL_EINVAL, "owners[%d] is %d; must be from 0 to %d", v, owners[v],
+                             ranks - 1);
     ddl_order *made = ddl__order_create(owners, workers, ranks);
     if (!made)
-        return ddl__fail(DDL_ENOMEM, "no memory for the order of %d workers", workers);
+        return ddl__fail(DDL_ENOMEM, "out of memory for the order of %d workers", workers);
     *order = made;
     return DDL_OK;
 }
@@ -43,9 +44,11 @@ ddl_status ddl_order_parts(const ddl_order *order, int rank, int *firsts, int *s
     if (status != DDL_OK)
         return status;
     if (rank < 0 || rank >= order->ranks)
-        return ddl__fail(DDL_EINVAL, "rank is %d, the order is for %d ranks", rank, order->ranks);
+        return ddl__fail(DDL_EINVAL, "rank is %d; must be from 0 to %d", rank, order->ranks - 1);
     if (!count || capacity < 0 || (capacity > 0 && (!firsts || !sizes)))
-        return ddl__fail(DDL_EINVAL, "firsts is %p, sizes is %p, capacity is %d, count is %p",
+        return ddl__fail(DDL_EINVAL,
+                         "firsts is %p, sizes is %p, capacity is %d and count is %p; give count, "
+                         "and firsts and sizes unless capacity is 0",
                          (void *)firsts, (void *)sizes, capacity, (void *)count);
     ddl__order_part parts[order->most_parts];
     int n = ddl__order_parts(&order->by_rank, rank, parts, order->most_parts);
@@ -69,14 +72,15 @@ static ddl_status check_type(ddl_dtype dtype, bool half)
 {
     ddl__class class = ddl__dtype_class(dtype);
     if (class == DDL__NO_CLASS || !ddl__dtype_size(dtype))
-        return ddl__fail(DDL_EINVAL, "dtype is %d, which is not a dtype", (int)dtype);
+        return ddl__fail(DDL_EINVAL, "dtype is %d; must be a value of ddl_dtype", (int)dtype);
     if (dtype == DDL_F8_E4M3 || dtype == DDL_F8_E5M2 || class == DDL__TRUTH)
-        return ddl__fail(DDL_EUNSUPPORTED, "ordered sums of %s are not defined",
+        return ddl__fail(DDL_EUNSUPPORTED, "ordered sums of %s are not supported",
                          ddl__dtype_name(dtype));
     if (!half && (dtype == DDL_F16 || dtype == DDL_BF16))
-        return ddl__fail(DDL_EUNSUPPORTED,
-                         "dtype is %s, whose parts are f32: widen the operands, then add those",
-                         ddl__dtype_name(dtype));
+        return ddl__fail(
+            DDL_EUNSUPPORTED,
+            "dtype is %s, whose parts are f32: convert the operands to f32, then add them",
+            ddl__dtype_name(dtype));
     return DDL_OK;
 }
 
@@ -103,10 +107,11 @@ static ddl_status check_parts(const ddl__call *call, call_lengths lengths, const
         if (!parts[k])
             return ddl__fail(DDL_EINVAL, "parts[%d] is NULL, but this rank has %d parts", k, n);
         if (overlap(parts[k], recv, part_bytes, bytes))
-            return ddl__fail(DDL_EINVAL,
-                             "parts[%d] and recv overlap: %zu bytes at %p, %zu bytes at %p; parts "
-                             "are only read",
-                             k, part_bytes, parts[k], bytes, recv);
+            return ddl__fail(
+                DDL_EINVAL,
+                "parts[%d] and recv overlap: %zu bytes at %p, %zu bytes at %p; recv must not "
+                "overlap the parts",
+                k, part_bytes, parts[k], bytes, recv);
     }
     return DDL_OK;
 }
@@ -123,15 +128,16 @@ static ddl_status check_call(ddl_comm *comm, const ddl__call *call, const ddl_or
     if (status != DDL_OK)
         return status;
     if (call->op != DDL_SUM && call->op != DDL_AVERAGE)
-        return ddl__fail(DDL_EUNSUPPORTED, "op is %s: ordered sums are sums and averages",
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "op is %s; must be DDL_SUM or DDL_AVERAGE for an ordered sum",
                          ddl__op_name(call->op));
     if (order->ranks != comm->size)
-        return ddl__fail(DDL_EINVAL, "the order is for %d ranks, the comm has %d", order->ranks,
+        return ddl__fail(DDL_EINVAL, "the order is for %d ranks, but the comm has %d", order->ranks,
                          comm->size);
     if (order->most_parts > PARTS_TIMES_RANKS / comm->size)
         return ddl__fail(DDL_EUNSUPPORTED,
-                         "a rank has %d parts; at most %d in a comm of %d ranks: give ranks "
-                         "workers with consecutive numbers",
+                         "a rank has %d parts; must have at most %d in a comm of %d ranks: assign "
+                         "consecutive workers to each rank",
                          order->most_parts, PARTS_TIMES_RANKS / comm->size, comm->size);
     return DDL_OK;
 }
@@ -141,7 +147,7 @@ static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl_
                          call_lengths lengths, const void *const *parts, void *recv,
                          const ddl_options *options, ddl_work **work)
 {
-    bool half = call.dtype == DDL_F16 || call.dtype == DDL_BF16; /* types whose parts are f32 */
+    bool half = call.dtype == DDL_F16 || call.dtype == DDL_BF16; /* these types have parts in f32 */
     call.wide = half ? 2 : 1;
     if (status == DDL_OK)
         status = check_call(comm, &call, order);
@@ -153,7 +159,7 @@ static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl_
         if ((call.parts = malloc(bytes)))
             memcpy(call.parts, parts, bytes);
         else
-            status = ddl__fail(DDL_ENOMEM, "no memory for %d parts", n);
+            status = ddl__fail(DDL_ENOMEM, "out of memory for %d parts", n);
     }
     if (status != DDL_OK) {
         free(call.blocks);
@@ -227,9 +233,10 @@ ddl_status ddl_add(void *dst, const void *left, const void *right, int64_t count
     if (status != DDL_OK)
         return status;
     if (count < 0 || count > DDL__COUNT_MAX)
-        return ddl__fail(DDL_EINVAL, "count is %lld", (long long)count);
+        return ddl__fail(DDL_EINVAL, "count is %lld; must be from 0 to %lld", (long long)count,
+                         (long long)DDL__COUNT_MAX);
     if (count && (!dst || !left || !right))
-        return ddl__fail(DDL_EINVAL, "%s is NULL, for %lld elements",
+        return ddl__fail(DDL_EINVAL, "%s is NULL, but count is %lld",
                          !dst    ? "dst"
                          : !left ? "left"
                                  : "right",
@@ -238,8 +245,10 @@ ddl_status ddl_add(void *dst, const void *left, const void *right, int64_t count
     const void *const operands[] = {left, right};
     for (int k = 0; k < 2; k++)
         if (dst != operands[k] && overlap(dst, operands[k], bytes, bytes))
-            return ddl__fail(DDL_EINVAL, "dst and %s overlap: %zu bytes at %p and at %p",
-                             k ? "right" : "left", bytes, dst, operands[k]);
+            return ddl__fail(
+                DDL_EINVAL,
+                "dst and %s overlap: %zu bytes at %p and at %p; must be equal or disjoint",
+                k ? "right" : "left", bytes, dst, operands[k]);
     ddl__order_add(dst, left, right, (size_t)count, dtype);
     return DDL_OK;
 }

@@ -23,14 +23,16 @@ static ddl_status read_block(const list *from, int r, int size, int64_t end, int
     int64_t count = from->counts[r];
     int64_t start = !from->displs ? end : count ? from->displs[r] : 0;
     if (count < 0)
-        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld", from->counts_name, r, (long long)count);
+        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld; must be at least 0", from->counts_name, r,
+                         (long long)count);
     if (count > DDL__COUNT_MAX || count > limit / size)
-        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld, too large for %d ranks", from->counts_name, r,
-                         (long long)count, size);
+        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld, which is too large for %d ranks",
+                         from->counts_name, r, (long long)count, size);
     if (start < 0)
-        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld", from->displs_name, r, (long long)start);
+        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld; must be at least 0", from->displs_name, r,
+                         (long long)start);
     if (start > limit - count)
-        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld, too large", from->displs_name, r,
+        return ddl__fail(DDL_EINVAL, "%s[%d] is %lld, which is too large", from->displs_name, r,
                          (long long)start);
     *block = (ddl__share){start, count};
     return DDL_OK;
@@ -76,7 +78,8 @@ static ddl_status check_disjoint(const list *from, int size, const ddl__share *b
 
     int n = 0;
     ranked *sorted = malloc((size_t)size * sizeof *sorted);
-    ddl_status status = sorted ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d blocks", size);
+    ddl_status status =
+        sorted ? DDL_OK : ddl__fail(DDL_ENOMEM, "out of memory for %d blocks", size);
     for (int r = 0; sorted && r < size; r++)
         if (blocks[r].count)
             sorted[n++] = (ranked){blocks[r], r};
@@ -85,12 +88,13 @@ static ddl_status check_disjoint(const list *from, int size, const ddl__share *b
     for (int i = 1; i < n && status == DDL_OK; i++) {
         const ranked *a = &sorted[i - 1], *b = &sorted[i];
         if (b->block.start < a->block.start + a->block.count)
-            status = ddl__fail(DDL_EINVAL,
-                               "%s and %s let two blocks of recv overlap: rank %d's %lld elements "
-                               "at %lld, rank %d's %lld at %lld",
-                               from->counts_name, from->displs_name, a->rank,
-                               (long long)a->block.count, (long long)a->block.start, b->rank,
-                               (long long)b->block.count, (long long)b->block.start);
+            status =
+                ddl__fail(DDL_EINVAL,
+                          "%s and %s give overlapping blocks of recv: %lld elements at %lld for "
+                          "rank %d, and %lld at %lld for rank %d",
+                          from->counts_name, from->displs_name, (long long)a->block.count,
+                          (long long)a->block.start, a->rank, (long long)b->block.count,
+                          (long long)b->block.start, b->rank);
     }
     free(sorted);
     return status;
@@ -106,7 +110,7 @@ static ddl_status allocate_blocks(ddl_comm *comm, ddl__share **blocks)
     if (status != DDL_OK)
         return status;
     *blocks = calloc(2 * (size_t)comm->size, sizeof **blocks);
-    return *blocks ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d blocks", 2 * comm->size);
+    return *blocks ? DDL_OK : ddl__fail(DDL_ENOMEM, "out of memory for %d blocks", 2 * comm->size);
 }
 
 /* Submit the call, unless an earlier check has failed. */
@@ -133,7 +137,7 @@ ddl_status ddl__read_scatter_blocks(ddl_comm *comm, const int64_t *counts, ddl_d
     ddl_status status = allocate_blocks(comm, blocks);
     if (status == DDL_OK)
         status = read_blocks(&sent, comm->size, dtype, *blocks);
-    if (status == DDL_OK) { /* in place, the result is written into the send buffer */
+    if (status == DDL_OK) { /* an in-place result is written into the send buffer */
         (*blocks)[comm->size + comm->rank].count = counts[comm->rank];
         return DDL_OK;
     }
@@ -178,7 +182,8 @@ static ddl_status read_root(const ddl_comm *comm, const list *from, int64_t coun
 {
     ddl_status status = read_blocks(from, comm->size, dtype, blocks);
     if (status == DDL_OK && from->counts[comm->rank] != count)
-        return ddl__fail(DDL_EINVAL, "count is %lld, but the root's own counts[%d] is %lld",
+        return ddl__fail(DDL_EINVAL,
+                         "count is %lld, but counts[%d] of the root is %lld; must be equal",
                          (long long)count, comm->rank, (long long)from->counts[comm->rank]);
     return status;
 }
@@ -187,10 +192,10 @@ static ddl_status read_root(const ddl_comm *comm, const list *from, int64_t coun
 static ddl_status set_root_block(const ddl_comm *comm, int64_t count, int root, ddl__share *blocks)
 {
     if (root < 0 || root >= comm->size)
-        return ddl__fail(DDL_EINVAL, "root is %d, size is %d", root, comm->size);
+        return ddl__fail(DDL_EINVAL, "root is %d; must be from 0 to %d", root, comm->size - 1);
     if (count < 0 || count > DDL__COUNT_MAX)
         return ddl__fail(DDL_EINVAL, "count is %lld%s", (long long)count,
-                         count < 0 ? "" : ", too large");
+                         count < 0 ? "; must be at least 0" : ", which is too large");
     blocks[root].count = count;
     return DDL_OK;
 }
@@ -241,12 +246,12 @@ static ddl_status check_in_place(const ddl__share *sent, const ddl__share *recei
     for (int r = 0; r < size && given; r++)
         if (sent[r].count != received[r].count ||
             (sent[r].count && sent[r].start != received[r].start))
-            return ddl__fail(
-                DDL_EINVAL,
-                "in place, but rank %d receives %lld elements at %lld and sends %lld at "
-                "%lld",
-                r, (long long)sent[r].count, (long long)sent[r].start, (long long)received[r].count,
-                (long long)received[r].start);
+            return ddl__fail(DDL_EINVAL,
+                             "in place, but this rank sends rank %d %lld elements at %lld and "
+                             "receives %lld at %lld "
+                             "from it; must be equal",
+                             r, (long long)sent[r].count, (long long)sent[r].start,
+                             (long long)received[r].count, (long long)received[r].start);
     return DDL_OK;
 }
 
@@ -267,7 +272,8 @@ ddl_status ddl_alltoallv(ddl_comm *comm, const void *send, const int64_t *send_c
     if (status == DDL_OK)
         status = check_disjoint(&received, comm->size, to);
     if (status == DDL_OK && from[comm->rank].count != to[comm->rank].count)
-        status = ddl__fail(DDL_EINVAL, "send_counts[%d] is %lld, but recv_counts[%d] is %lld",
+        status = ddl__fail(DDL_EINVAL,
+                           "send_counts[%d] is %lld, but recv_counts[%d] is %lld; must be equal",
                            comm->rank, (long long)from[comm->rank].count, comm->rank,
                            (long long)to[comm->rank].count);
     if (status == DDL_OK && recv && (!send || send == recv))

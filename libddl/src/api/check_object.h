@@ -10,11 +10,12 @@ static inline ddl_status ddl__check_object(const void *object, const char *what,
 {
     if (!object)
         return ddl__fail(DDL_EINVAL, "%s is NULL", what);
-    return inherited ? ddl__fail(DDL_ESTATE,
-                                 "this %s was created before the process was forked: a child must "
-                                 "create its own",
-                                 what)
-                     : DDL_OK;
+    return inherited
+               ? ddl__fail(DDL_ESTATE,
+                           "this %s was created before the process was forked: the child must "
+                           "create its own",
+                           what)
+               : DDL_OK;
 }
 
 static inline ddl_status ddl__check_endpoint(const ddl_endpoint *endpoint)

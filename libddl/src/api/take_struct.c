@@ -13,13 +13,13 @@ ddl_status ddl__take_struct(void *ours, size_t size, const void *theirs, const c
     uint32_t given;
     memcpy(&given, theirs, sizeof given);
     if (given < SIZE_MIN || given > SIZE_MAX_SANE)
-        return ddl__fail(DDL_EINVAL, "%s.struct_size is %u: set it to sizeof(%s)", name, given,
-                         name);
+        return ddl__fail(DDL_EINVAL, "%s.struct_size is %u; must be sizeof(%s)", name, given, name);
     for (size_t i = size; i < given; i++)
         if (((const unsigned char *)theirs)[i])
             return ddl__fail(DDL_EUNSUPPORTED,
-                             "%s: byte %zu is set, but this libddl knows %zu bytes of it", name, i,
-                             size);
+                             "%s has a nonzero byte at offset %zu, but this libddl knows only its "
+                             "first %zu bytes: update libddl",
+                             name, i, size);
     memcpy(ours, theirs, given < size ? given : size);
     return DDL_OK;
 }

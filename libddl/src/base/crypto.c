@@ -63,7 +63,7 @@ ddl__crypto *ddl__crypto_open(void)
     static const uint64_t no_atexit = 0x00080000;
     ddl__crypto *crypto = calloc(1, sizeof *crypto);
     if (!crypto) {
-        ddl__fail(DDL_ENOMEM, "no memory for libcrypto");
+        ddl__fail(DDL_ENOMEM, "out of memory for libcrypto");
         return NULL;
     }
     crypto->library = load_library();
@@ -75,12 +75,11 @@ ddl__crypto *ddl__crypto_open(void)
     }
     if (!missing && crypto->init(no_atexit, NULL))
         return crypto;
-    ddl__fail(
-        DDL_EUNSUPPORTED,
-        "a secret is set, but libcrypto.so.3, which is needed to prove it, cannot be used (%s "
-        "is missing): install OpenSSL 3 (Debian: libssl3), or set DDL_SECRET= to run without "
-        "a secret",
-        missing ? missing : "its random generator");
+    ddl__fail(DDL_EUNSUPPORTED,
+              "a secret is set, but libcrypto.so.3, which proves it, cannot be used (%s "
+              "is missing): install OpenSSL 3 (Debian: libssl3), or set DDL_SECRET= to run without "
+              "a secret",
+              missing ? missing : "its random generator");
     ddl__crypto_close(crypto);
     return NULL;
 }
@@ -108,7 +107,7 @@ bool ddl__hmac(const ddl__crypto *crypto, const void *key, size_t key_bytes, con
 /* ---------------------------------------------------------------------------------- AES-256-GCM */
 
 enum { GET_TAG = 0x10, SET_TAG = 0x11 }; /* EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG */
-enum { SAME_WAY = -1 };                  /* argument of cipher_init: encrypt or decrypt as before */
+enum { SAME_WAY = -1 }; /* argument of cipher_init: keep the direction, encrypt or decrypt */
 
 struct ddl__cipher {
     const ddl__crypto *crypto;
@@ -126,7 +125,7 @@ ddl__cipher *ddl__cipher_create(const ddl__crypto *crypto, const unsigned char k
     }
     crypto->context_free(context);
     free(cipher);
-    ddl__fail(DDL_ENOMEM, "no memory for AES-256-GCM, or libcrypto does not have it");
+    ddl__fail(DDL_ENOMEM, "libcrypto cannot set up AES-256-GCM: out of memory, or not supported");
     return NULL;
 }
 
@@ -184,7 +183,7 @@ bool ddl__random(void *bytes, size_t n)
         if (k < 0 && errno == EINTR)
             k = 0;
         if (k < 0) {
-            ddl__fail(DDL_ESYSTEM, "no random bytes: %s", strerror(errno));
+            ddl__fail(DDL_ESYSTEM, "cannot get random bytes: %s", strerror(errno));
             return false;
         }
     }

@@ -20,7 +20,7 @@
  * all processors: some milliseconds in a process with threads. */
 typedef struct ddl__fences {
     atomic_bool joined;
-    sem_t done; /* posted when the thread ends */
+    sem_t done; /* a semaphore that is posted when the thread ends */
     bool started;
 } ddl__fences;
 

@@ -21,7 +21,7 @@ static bool copy_data(const ddl__original *o)
                 return false;
         }
     }
-    return at >= 0 || errno == ENXIO; /* ENXIO: no more data */
+    return at >= 0 || errno == ENXIO; /* ENXIO means that no more data follows */
 }
 
 void ddl__original_copy(ddl__original *original)
@@ -32,7 +32,8 @@ void ddl__original_copy(ddl__original *original)
         original->copy = NULL;
     if (original->copy && copy_data(original))
         return;
-    ddl__log(DDL__WARN, "a forked child must not touch %zu bytes of ddl_alloc: no copy: %s",
+    ddl__log(DDL__WARN,
+             "cannot copy %zu bytes of ddl_alloc for a forked child, which must not touch them: %s",
              original->bytes, strerror(errno));
     ddl__original_drop_copy(original);
 }

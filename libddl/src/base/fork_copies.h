@@ -20,7 +20,7 @@ typedef struct ddl__original {
     void *memory;
     size_t bytes; /* whole pages */
     int fd;
-    char *copy; /* during a fork; NULL: no copy */
+    char *copy; /* the copy during a fork, or NULL if there is none */
 } ddl__original;
 
 /* Copy the memory. Called before fork. Logs a warning if there is no memory for a copy. */

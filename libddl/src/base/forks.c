@@ -65,7 +65,7 @@ int ddl__guard(int fd)
             capacity = 2 * capacity + 64;
         }
     }
-    if (n_guarded < capacity) /* without memory, a child keeps the descriptor open */
+    if (n_guarded < capacity) /* if out of memory, a forked child keeps the descriptor open */
         guarded[n_guarded++] = fd;
     pthread_mutex_unlock(&lock);
     return fd;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The log level, a process global. -1: $DDL_LOG has not been read. */
+/* The log level, a process global. -1 means that $DDL_LOG has not been read. */
 static atomic_int threshold = -1;
 
 static int threshold_from_environment(void)

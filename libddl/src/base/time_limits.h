@@ -29,10 +29,15 @@
 
 /* ---- creating a comm ---- */
 
-#define DDL__CREATION_LIMIT  (300 * DDL__S)  /* the default; a user's timeout_ms replaces it */
-#define DDL__OPERATION_LIMIT (1800 * DDL__S) /* the default; operation_timeout_ms replaces it */
-#define DDL__COMMIT_LEAST    (1 * DDL__S)    /* for the last step, even if less time is left */
-#define DDL__ADDRESS_LIMIT   (5 * DDL__S)    /* for one address to answer; then the next is tried */
+#define DDL__CREATION_LIMIT                                                                        \
+    (300 * DDL__S) /* default limit of a creation; timeout_ms replaces it                          \
+                    */
+#define DDL__OPERATION_LIMIT                                                                       \
+    (1800 * DDL__S) /* default limit of an operation; operation_timeout_ms replaces it */
+#define DDL__COMMIT_LEAST                                                                          \
+    (1 * DDL__S) /* for the last step of a creation, even if less time is left */
+#define DDL__ADDRESS_LIMIT                                                                         \
+    (5 * DDL__S) /* for one address to answer, before the next one is tried */
 /* head start of a path before the next one is tried in parallel */
 #define DDL__PATH_HEAD_START (250 * DDL__MS)
 #define DDL__PATH_LEAD                                                                             \
@@ -43,7 +48,7 @@
     (1500 * DDL__MS) /* for one address to accept; a lost packet is resent after 1 s */
 #define DDL__FIRST_USE_LIMIT (4 * DDL__S)   /* to reach a member that is not known to be dead */
 #define DDL__PARKED_LIMIT    (600 * DDL__S) /* for a connection to wait for its comm's creation */
-#define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* wait for a member without sleep */
+#define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* time to poll for a member without sleeping */
 #define DDL__MEMBERS_POLL    (50 * DDL__MS) /* between checks that the members are alive */
 /* for a member that did not connect to accept a connection; and between two such probes, at most */
 #define DDL__SEARCH_LIMIT (100 * DDL__MS)
@@ -57,9 +62,9 @@
 /* ---- listening ---- */
 
 #define DDL__OVERLOAD_POLL (10 * DDL__MS) /* between polls while clients exceed the rate limit */
-/* after a failed accept, for example without descriptors */
+/* pause after accepting has failed, for example for lack of descriptors */
 #define DDL__ACCEPT_RETRY (100 * DDL__MS)
-/* time without such a failure, after which the next one is logged */
+/* if accepting has not failed for this time, the next failure is logged */
 #define DDL__ACCEPT_RECOVERED (10 * DDL__S)
 
 /* ---- background progress ---- */
@@ -69,15 +74,16 @@
 
 /* ---- a lost link ---- */
 
-#define DDL__KEEPALIVE_IDLE       (6 * DDL__S) /* without traffic until TCP probes the peer's host */
-#define DDL__KEEPALIVE_EACH       (3 * DDL__S)    /* between its probes, of which there are three */
-#define DDL__UNACKNOWLEDGED_LIMIT (15 * DDL__S)   /* without any acknowledgement of sent data */
-#define DDL__UNACKNOWLEDGED_POLL  (1 * DDL__S)    /* between checks for acknowledgements */
-#define DDL__LANE_REASON_LIMIT    (1 * DDL__S)    /* for the peer to report why a lane has failed */
-#define DDL__UNCONFIRMED_LIMIT    (50 * DDL__MS)  /* until a lost link is treated as a dead peer */
-#define DDL__DRAIN_LIMIT          (100 * DDL__MS) /* for receiving spans when a comm ends */
-#define DDL__SLEEP_LIMIT          (1 * DDL__S)    /* sleep of a driver without events */
-#define DDL__PROBE_EACH           (1 * DDL__S)    /* between checks that peers exist */
+#define DDL__KEEPALIVE_IDLE (6 * DDL__S) /* without traffic until TCP probes the peer's host */
+#define DDL__KEEPALIVE_EACH (3 * DDL__S) /* between its probes, of which there are three */
+#define DDL__UNACKNOWLEDGED_LIMIT                                                                  \
+    (15 * DDL__S) /* without an acknowledgement of sent data, until the link is lost */
+#define DDL__UNACKNOWLEDGED_POLL (1 * DDL__S)    /* between checks for acknowledgements */
+#define DDL__LANE_REASON_LIMIT   (1 * DDL__S)    /* for the peer to report why a lane has failed */
+#define DDL__UNCONFIRMED_LIMIT   (50 * DDL__MS)  /* until a lost link is treated as a dead peer */
+#define DDL__DRAIN_LIMIT         (100 * DDL__MS) /* for receiving spans when a comm ends */
+#define DDL__SLEEP_LIMIT         (1 * DDL__S)    /* sleep of a driver without events */
+#define DDL__PROBE_EACH          (1 * DDL__S)    /* between checks that peers exist */
 
 /* ---- a member's death ---- */
 
@@ -114,6 +120,6 @@
 /* pause after a leader has left, before the next one is dialed */
 #define DDL__LEFT_LEADER_PAUSE (1 * DDL__S)
 
-#define DDL__AGREEMENT_POLL (50 * DDL__MS) /* between checks without an event */
+#define DDL__AGREEMENT_POLL (50 * DDL__MS) /* between two checks if no event arrives */
 
 #endif

@@ -11,11 +11,12 @@
 
 typedef struct ddl__until {
     int64_t deadline;
-    /* Fails, with the message set, once waiting is pointless. NULL: only the deadline applies. */
+    /* Returns an error, with the message set, once waiting is pointless. If it is NULL, only the
+     * deadline applies. */
     ddl_status (*check)(void *context);
     void *context;
-    /* Called if no address of this member of the comm answers in time. `was_accepted`: its host has
-     * accepted a connection, but the member has not answered on it. May be NULL. */
+    /* Called if no address of this member answers in time. `was_accepted` is true if its host has
+     * accepted a connection on which the member has not answered. May be NULL. */
     void (*unreachable)(void *context, int rank, bool was_accepted);
 } ddl__until;
 

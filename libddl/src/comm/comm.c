@@ -20,9 +20,9 @@
 enum {
     /* Messages and named operations have a ring for each pair, half of which may be published. In a
      * small ring, large operations would take more turns. */
-    MESSAGES_BYTES = 8 * 1024 * 1024, /* for all peers of a rank */
-    MESSAGE_MOST = DDL__RING,         /* upper limit for one peer */
-    MESSAGE_LEAST = 512 * 1024,       /* lower limit for one peer */
+    MESSAGES_BYTES = 8 * 1024 * 1024, /* bytes of the message rings for all peers of a rank */
+    MESSAGE_MOST = DDL__RING,         /* largest message ring for one peer */
+    MESSAGE_LEAST = 512 * 1024,       /* smallest message ring for one peer */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64
 };
@@ -61,7 +61,7 @@ static ddl_status number_creation(ddl_comm *comm, ddl__digest parent)
     if (!comm->config.tag)
         comm->id.number = ddl__endpoint_propose_creation(comm->endpoint, comm->id.family, parent);
     if (!comm->config.tag && !comm->id.number)
-        return ddl__fail(DDL_ENOMEM, "no memory to count the creations of a comm");
+        return ddl__fail(DDL_ENOMEM, "out of memory: cannot count the creations of a comm");
     comm->id.comm = comm->id.family;
     ddl__digest_add(&comm->id.comm, &comm->id.number, sizeof comm->id.number);
     return DDL_OK;
@@ -120,15 +120,18 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
         comm->arena = ddl__arena_create((unsigned)size, ddl__ring_bytes(&here, comm->size),
                                         message_bytes(size));
     else
-        ddl__fail(DDL_ESYSTEM, "this endpoint has no abstract unix socket");
+        ddl__fail(DDL_ESYSTEM,
+                  "the endpoint has no abstract unix socket, which shared memory requires");
     comm->layout.location.cache = comm->arena ? here.cache : 0;
     if (comm->arena)
         return DDL_OK;
     if (!(*kinds & DDL_LINK_TCP))
         return DDL_ESYSTEM;
     if (reachable) /* otherwise a warning was logged when the endpoint was created */
-        ddl__log(DDL__WARN, "%s uses TCP to ranks of its host, which is slower: %s",
-                 comm->names[comm->rank], ddl__message());
+        ddl__log(
+            DDL__WARN,
+            "%s cannot share memory, so it uses TCP to the ranks of its host, which is slower: %s",
+            comm->names[comm->rank], ddl__message());
     *kinds &= ~sharing;
     return DDL_OK;
 }
@@ -155,7 +158,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     wireup->messages = calloc(size, sizeof *wireup->messages);
     wireup->controls = ddl__controls_create(comm->size);
     if (!comm->slots || !wireup->links || !wireup->messages || !wireup->controls)
-        return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for %zu links", size);
     bool opens_late = wireup->kinds & DDL_LINK_TCP ? ddl__first_use_is_for(comm->size)
                                                    : ddl__is_sparse(comm->size);
     if (opens_late && !(wireup->first_use = comm->first_use = ddl__first_use_create(wireup)))
@@ -169,7 +172,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                  .messages = wireup->messages,
                                  .names = comm->names,
                                  .segment_bytes = (int64_t)comm->segment_bytes,
-                                 .window = DDL__RING_NEAR, /* until fit_rings */
+                                 .window = DDL__RING_NEAR, /* fit_rings replaces this value */
                                  .message_window = (int64_t)message_bytes(size) / 2,
                                  .regions = ddl__endpoint_regions(comm->endpoint),
                                  .fences = fences,
@@ -245,8 +248,9 @@ typedef struct last_steps {
     ddl__wireup *wireup;
 } last_steps;
 
-/* Fail if waiting is in vain. If a link has ended without a reason, look for the reason elsewhere.
- * If it is not found in time, the member counts as dead: the engine ends the comm. */
+/* Fail if the comm cannot be created any more. If a link has ended without a reason, look for the
+ * reason elsewhere. If none is found in time, the member counts as dead, and the engine ends the
+ * comm. */
 static ddl_status check_last_steps(void *context)
 {
     const last_steps *steps = context;
@@ -339,7 +343,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
 {
     const ddl__address *addresses = comm->addresses;
     if (!(comm->names = ddl__members_name(addresses, comm->size)))
-        return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for %d names", comm->size);
     ddl__creation creation = {.number = comm->id.number,
                               .is_witnessed = until->check != NULL,
                               .deadline = until->deadline};
@@ -389,7 +393,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         set_wire(comm);
     if (status == DDL_OK && comm->layout.dump_iter &&
         !(comm->times = ddl__operation_times_create(comm, comm->layout.dump_iter)))
-        status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
+        status = ddl__fail(DDL_ENOMEM, "out of memory for the times of %d ranks", comm->size);
     if (status == DDL_OK)
         status = ddl__creation_commit(comm, &last_until);
     if (status == DDL_OK) {
@@ -443,7 +447,7 @@ static ddl_status attempt_creation(const ddl_comm *draft, ddl__digest parent,
 {
     ddl_comm *comm = malloc(sizeof *comm);
     if (!comm)
-        return ddl__fail(DDL_ENOMEM, "no memory for a comm of %d members", draft->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for a comm of %d members", draft->size);
     *comm = *draft;
     ddl_status status = number_creation(comm, parent);
     if (status == DDL_OK)

@@ -20,7 +20,7 @@ struct ddl_comm {
     ddl__comm_id id;
     ddl__engine *engine;
     _Atomic(ddl__device *) device; /* for buffers on a GPU, created on their first use; or NULL */
-    ddl__health *health;           /* NULL in a comm of one rank */
+    ddl__health *health;           /* the failure detector; NULL in a comm of one rank */
     int rank, size, local_rank, local_size;
     int64_t operation_timeout_ms;
     uint64_t segment_bytes;
@@ -29,14 +29,14 @@ struct ddl_comm {
     ddl_comm_config config;  /* completed by the environment */
     ddl__layout layout;      /* the environment's description of all ranks of the job */
     bool is_world;           /* the comm was created at a rendezvous: it has all ranks of the job */
-    bool explores;           /* -mode p, and no choices yet */
+    bool explores;           /* -mode p is set, and there are no choices yet */
     const char *plan_file;   /* rank 0's $DDL_PLAN_FILE, or NULL; owned by the environment */
     ddl__topology *topology;
-    ddl_order *order;            /* of the additions of floats; or NULL (invariant.c) */
-    ddl__operation_times *times; /* for -dump_iter; or NULL */
+    ddl_order *order;            /* the order in which floats are added, or NULL (invariant.c) */
+    ddl__operation_times *times; /* the time measurements for -dump_iter, or NULL */
     ddl__arena *arena;
     ddl__slots *slots;
-    ddl__first_use *first_use; /* for a large comm over TCP; or NULL */
+    ddl__first_use *first_use; /* opens the links of a large comm on first use, or NULL */
 };
 
 /* Create a comm within the config's limit, and while `until` allows. Comms made from it inherit the
@@ -95,7 +95,7 @@ ddl_status ddl__check_invariant(const ddl_comm *comm, const ddl__call *call);
 /* Return the limit of the creation in milliseconds, with the default instead of 0. */
 int64_t ddl__comm_creation_ms(const ddl_comm_config *config);
 
-/* ---- settings.c: the last operations of a creation ---- */
+/* ---- settings.c: the exchange of settings at the end of a creation ---- */
 
 /* Exchange the settings, and which members share memory. This is the first operation of every comm;
  * when it is complete, all members have connected. */

@@ -43,9 +43,10 @@ static ddl_status check_secret_file(const char *path, int fd)
 {
     struct stat file;
     if (fstat(fd, &file))
-        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
+        return ddl__fail(DDL_EINVAL, "cannot read DDL_SECRET_FILE=\"%s\": %s", path,
+                         strerror(errno));
     if (!S_ISREG(file.st_mode))
-        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" is not a file", path);
+        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" is not a regular file", path);
     if (file.st_uid != geteuid() && file.st_uid != 0)
         return ddl__fail(DDL_EINVAL,
                          "DDL_SECRET_FILE=\"%s\" belongs to user %u; must belong to root or to "
@@ -55,7 +56,7 @@ static ddl_status check_secret_file(const char *path, int fd)
     if (file.st_mode & (S_IRWXG | S_IRWXO))
         return ddl__fail(DDL_EINVAL,
                          "DDL_SECRET_FILE=\"%s\" has mode %03o, so others may read or change it: "
-                         "chmod 600 it, and draw a new secret",
+                         "set mode 600, and create a new secret",
                          path, file.st_mode & 0777);
     return DDL_OK;
 }
@@ -65,23 +66,26 @@ static ddl_status read_secret(const char *path, char secret[DDL__SECRET_MAX])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
+        return ddl__fail(DDL_EINVAL, "cannot read DDL_SECRET_FILE=\"%s\": %s", path,
+                         strerror(errno));
     ddl_status status = check_secret_file(path, fd);
     ssize_t n = status == DDL_OK ? read(fd, secret, DDL__SECRET_MAX) : 0;
     if (n < 0)
-        status = ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
+        status =
+            ddl__fail(DDL_EINVAL, "cannot read DDL_SECRET_FILE=\"%s\": %s", path, strerror(errno));
     close(fd);
     if (status != DDL_OK)
         return status;
     if (n == DDL__SECRET_MAX)
-        return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" has more than %d bytes", path,
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_SECRET_FILE=\"%s\" is too long; must have at most %d bytes", path,
                          DDL__SECRET_MAX - 1);
     while (n && (secret[n - 1] == '\n' || secret[n - 1] == '\r'))
         n--;
     secret[n] = 0;
     if (!n || strlen(secret) != (size_t)n)
         return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" %s", path,
-                         n ? "has a zero byte in it: write the secret as text" : "is empty");
+                         n ? "contains a zero byte: write the secret as text" : "is empty");
     return DDL_OK;
 }
 
@@ -257,8 +261,9 @@ static ddl_status read_milliseconds(const char *name, int64_t fallback, int64_t 
     *value = fallback;
     if (text && (!parse_whole(text, INT64_MIN, INT32_MAX, value) || *value == 0))
         return ddl__fail(DDL_EINVAL,
-                         "%s=\"%s\" is not a number of milliseconds, or negative for never", name,
-                         text);
+                         "%s=\"%s\" is not a number of milliseconds; must be a nonzero integer, "
+                         "negative for never",
+                         name, text);
     return DDL_OK;
 }
 
@@ -276,10 +281,11 @@ ddl_status ddl__environment_limits(ddl_comm_config *config)
         return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld; must be from %d to %d",
                          (long long)config->heartbeat_ms, SHORTEST, LONGEST);
     if (status == DDL_OK && config->dead_ms > 0 && config->dead_ms < BEATS * config->heartbeat_ms)
-        return ddl__fail(DDL_EINVAL,
-                         "dead_ms is %lld and heartbeat_ms %lld: silence must last for at least %d "
-                         "heartbeats",
-                         (long long)config->dead_ms, (long long)config->heartbeat_ms, BEATS);
+        return ddl__fail(
+            DDL_EINVAL,
+            "dead_ms is %lld and heartbeat_ms is %lld; dead_ms must be at least %d times "
+            "heartbeat_ms",
+            (long long)config->dead_ms, (long long)config->heartbeat_ms, BEATS);
     return status;
 }
 

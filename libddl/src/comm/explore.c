@@ -26,7 +26,8 @@ enum {
     BUFFER = 8 * 1024 * 1024 /* bytes; no larger operation is measured */
 };
 
-static const double LONG_ENOUGH = 0.2; /* seconds, for one kind of operation */
+static const double LONG_ENOUGH =
+    0.2; /* seconds that the exploration of one kind of operation may take */
 
 typedef struct explorer {
     ddl_comm *comm;
@@ -40,7 +41,7 @@ static ddl_status explorer_run(const explorer *x, ddl__call *call)
 {
     int64_t left = (x->deadline - ddl__now()) / DDL__MS;
     call->timeout_ms = left > 1 ? left : 1;
-    call->uncounted = true; /* not one of the user's operations */
+    call->uncounted = true; /* this is not one of the user's operations */
     return ddl__engine_submit(x->comm->engine, call, NULL);
 }
 
@@ -102,9 +103,11 @@ static void log_comparison(const explorer *x, const ddl__call *call, int class,
     for (int i = 0; i < n && at < sizeof line; i++)
         at += (size_t)snprintf(line + at, sizeof line - at, "%s%s %.3g us", i ? ", " : "",
                                ddl__algorithm_name(found[i].by), seconds[i] * 1e6);
-    ddl__log(DDL__PLAN, "explored %s of %lld bytes and more in a comm of %d ranks: %s (%s)",
-             ddl__kind_name(call->kind), 1LL << class, x->comm->size,
-             ddl__algorithm_name(found[best].by), line);
+    ddl__log(
+        DDL__PLAN,
+        "explored %s of %lld bytes and more in a comm of %d ranks: the fastest plan is %s (%s)",
+        ddl__kind_name(call->kind), 1LL << class, x->comm->size,
+        ddl__algorithm_name(found[best].by), line);
 }
 
 /* Compare the candidates in the middle of this size class and the next one. `fastest` is none if
@@ -187,10 +190,11 @@ ddl_status ddl__explore(ddl_comm *comm, int64_t deadline)
     x.from = malloc(BUFFER);
     x.to = malloc(BUFFER);
     if (x.from && x.to) {
-        memset(x.from, 0, BUFFER); /* touch the pages, so that no sample includes a page fault */
+        memset(x.from, 0, BUFFER); /* write all pages, so that no sample includes a page fault */
         memset(x.to, 0, BUFFER);
     } else {
-        status = ddl__fail(DDL_ENOMEM, "no memory to explore: two buffers of %d bytes", BUFFER);
+        status = ddl__fail(DDL_ENOMEM, "out of memory for two buffers of %d bytes to explore plans",
+                           BUFFER);
     }
     for (int kind = DDL__ALLREDUCE; status == DDL_OK && kind < DDL__CHOICE_KINDS; kind++)
         if (kind != DDL__BARRIER)

@@ -40,15 +40,16 @@ static int find_self(const ddl_comm *parent, const int *ranks, int size)
     int self = -1;
     for (int i = 0; i < size; i++) {
         if (ranks[i] < 0 || ranks[i] >= parent->size) {
-            ddl__fail(DDL_EINVAL, "ranks[%d] is %d, the comm's size is %d", i, ranks[i],
-                      parent->size);
+            ddl__fail(DDL_EINVAL, "ranks[%d] is %d; must be from 0 to %d", i, ranks[i],
+                      parent->size - 1);
             return -1;
         }
         if (ranks[i] == parent->rank)
             self = i;
     }
     if (self < 0)
-        ddl__fail(DDL_EINVAL, "rank %d makes this call, but is not in the list", parent->rank);
+        ddl__fail(DDL_EINVAL, "rank %d calls this function, but is not in the list of ranks",
+                  parent->rank);
     return self;
 }
 
@@ -80,10 +81,10 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
     unsigned char *seen = calloc((size_t)parent->size, 1);
     ddl__address *addresses = ddl__members_create(size);
     ddl_status status =
-        seen && addresses ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
+        seen && addresses ? DDL_OK : ddl__fail(DDL_ENOMEM, "out of memory for %d members", size);
     for (int i = 0; i < size && status == DDL_OK; i++) {
         if (seen[ranks[i]]++)
-            status = ddl__fail(DDL_EINVAL, "rank %d is in the list twice", ranks[i]);
+            status = ddl__fail(DDL_EINVAL, "rank %d is in the list of ranks twice", ranks[i]);
         ddl__members_copy(addresses, i, size, &parent->addresses[ranks[i]]);
     }
     free(seen);
@@ -125,8 +126,9 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
     ddl__until until = {.deadline = ddl__deadline(ddl__comm_creation_ms(config))};
     member *members = calloc(size, sizeof *members);
     int *ranks = calloc(size, sizeof *ranks);
-    ddl_status status =
-        members && ranks ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d members", parent->size);
+    ddl_status status = members && ranks
+                            ? DDL_OK
+                            : ddl__fail(DDL_ENOMEM, "out of memory for %d members", parent->size);
     if (status == DDL_OK) {
         members[parent->rank] = (member){color < 0 ? -1 : color, key};
         ddl__call call = {.kind = DDL__ALLGATHER,
@@ -152,7 +154,7 @@ ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, 
 {
     int *ranks = calloc((size_t)parent->size, sizeof *ranks);
     if (!ranks)
-        return ddl__fail(DDL_ENOMEM, "no memory for %d members", parent->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for %d members", parent->size);
     for (int i = 0; i < parent->size; i++)
         ranks[i] = i;
     ddl_status status = ddl__comm_subset(parent, ranks, parent->size, config, NULL, comm);
@@ -188,7 +190,7 @@ static void abandon(void *context)
 ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm)
 {
     if (!parent->health)
-        return ddl__fail(DDL_ESTATE, "the comm has only one member, which is alive");
+        return ddl__fail(DDL_ESTATE, "the comm has only one member, so it cannot be shrunk");
     next_comm next = {.parent = parent, .config = config};
     ddl__agreement_handlers handlers = {&next, create, abandon};
     ddl_status status =

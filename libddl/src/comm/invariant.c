@@ -22,8 +22,8 @@ ddl_status ddl__comm_set_order(ddl_comm *comm)
         return DDL_OK;
     if (comm->size > DDL__WORKERS_MAX)
         return ddl__fail(DDL_EUNSUPPORTED,
-                         "DDL_INVARIANT is size, but the comm has %d ranks; at most %d", comm->size,
-                         DDL__WORKERS_MAX);
+                         "DDL_INVARIANT is size, but the comm has %d ranks; must have at most %d",
+                         comm->size, DDL__WORKERS_MAX);
     if (comm->size == 1)
         return DDL_OK;
     int *owners = malloc((size_t)comm->size * sizeof *owners);
@@ -32,7 +32,7 @@ ddl_status ddl__comm_set_order(ddl_comm *comm)
     comm->order = owners ? ddl__order_create(owners, comm->size, comm->size) : NULL;
     free(owners);
     if (!comm->order)
-        return ddl__fail(DDL_ENOMEM, "no memory for the order of %d ranks", comm->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for the order of %d ranks", comm->size);
     ddl__engine_set_order(comm->engine, comm->order);
     return DDL_OK;
 }

@@ -34,12 +34,13 @@ static ddl_status read_number(const char *name, int64_t *number)
 {
     const char *text = ddl__environment_variable(name);
     if (!text)
-        return ddl__fail(
-            DDL_EINVAL,
-            "the environment has no %s, although other variables of its launcher are set", name);
+        return ddl__fail(DDL_EINVAL,
+                         "%s is not set, but other variables of its launcher are; set all of them, "
+                         "or none to run alone",
+                         name);
     size_t n = strspn(text, "0123456789");
     if (!n || text[n] || n > DIGITS)
-        return ddl__fail(DDL_EINVAL, "%s is \"%s\", not a number", name, text);
+        return ddl__fail(DDL_EINVAL, "%s is \"%s\"; must be a number", name, text);
     *number = strtoll(text, NULL, 10);
     return DDL_OK;
 }
@@ -56,8 +57,9 @@ static ddl_status read_place(ddl__world *world, const char *launcher, const char
     if (status != DDL_OK)
         return status;
     if (rank >= size || size > INT32_MAX)
-        return ddl__fail(DDL_EINVAL, "%s set rank %lld of %lld", launcher, (long long)rank,
-                         (long long)size);
+        return ddl__fail(DDL_EINVAL,
+                         "%s set rank %lld and size %lld; the rank must be less than the size",
+                         launcher, (long long)rank, (long long)size);
     world->rank = (int)rank;
     world->size = (int)size;
     return DDL_OK;
@@ -67,8 +69,8 @@ static ddl_status set_url(ddl__world *world, const char *url)
 {
     int n = snprintf(world->url, sizeof world->url, "%s", url);
     if (n >= (int)sizeof world->url)
-        return ddl__fail(DDL_EINVAL, "DDL_RENDEZVOUS has %d characters, at most %zu are possible",
-                         n, sizeof world->url - 1);
+        return ddl__fail(DDL_EINVAL, "DDL_RENDEZVOUS has %d characters; must have at most %zu", n,
+                         sizeof world->url - 1);
     return DDL_OK;
 }
 
@@ -103,7 +105,8 @@ static ddl_status find_ddlrun(ddl__world *world)
 {
     ddl_status status = read_place(world, "ddlrun", "DDL_RANK", "DDL_SIZE");
     if (status == DDL_OK && world->size != 1 && !is_set("DDL_RENDEZVOUS"))
-        return ddl__fail(DDL_EINVAL, "DDL_RANK and DDL_SIZE are set, but DDL_RENDEZVOUS is not");
+        return ddl__fail(DDL_EINVAL, "DDL_RANK and DDL_SIZE are set, but DDL_RENDEZVOUS is not: "
+                                     "set it to tcp://HOST:PORT of rank 0");
     return status == DDL_OK ? set_url(world, text_or("DDL_RENDEZVOUS", "")) : status;
 }
 
@@ -228,15 +231,15 @@ static ddl_status refuse_part(size_t k)
         bool has = ddl__environment_text(name);
         char *list = has ? present : missing;
         size_t n = strlen(list);
-        snprintf(list + n, sizeof missing - n, "%s%s", !n ? "" : has ? ", " : " and no ", name);
+        snprintf(list + n, sizeof missing - n, "%s%s", n ? ", " : "", name);
         gives_place = gives_place || (has && i < parts[k].n_places);
     }
     if (!*missing || !gives_place || !strcmp(text_or("WORLD_SIZE", ""), "1"))
         return DDL_OK;
     return ddl__fail(DDL_EINVAL,
-                     "the environment has no %s, but %s, a part of what %s sets: set all of them, "
-                     "or none to run alone",
-                     missing, present, parts[k].launcher);
+                     "%s's variables are incomplete: %s is set, but not %s; set all of them, or "
+                     "none to run alone",
+                     parts[k].launcher, present, missing);
 }
 
 static ddl_status find_nothing(void)

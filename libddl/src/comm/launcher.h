@@ -16,10 +16,10 @@
 enum { DDL__URL_MAX = 512, DDL__JOB_MAX = 256 };
 
 typedef struct ddl__world {
-    const char *launcher; /* "alone": no launcher */
+    const char *launcher; /* name of the launcher, "alone" if there is none */
     int rank, size;
-    char url[DDL__URL_MAX]; /* the ranks' rendezvous; "": none, single rank */
-    /* the launcher's name of this job, used as its secret; "": none */
+    char url[DDL__URL_MAX]; /* URL of the ranks' rendezvous, or "" for a single rank */
+    /* the launcher's name of this job, used as its secret, or "" if it has none */
     char job[DDL__JOB_MAX];
 } ddl__world;
 

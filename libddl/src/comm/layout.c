@@ -35,17 +35,20 @@ ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, 
     const ddl__layout *ours = &comm->layout;
     const char *self = comm->names[comm->rank];
     if (strncmp(ours->topology, theirs->topology, sizeof ours->topology) != 0)
-        return ddl__fail(DDL_EINVAL, "DDL_TOPOLOGY is \"%s\" on %s and \"%.*s\" on %s",
-                         ours->topology, self, (int)sizeof theirs->topology - 1, theirs->topology,
-                         name);
+        return ddl__fail(
+            DDL_EINVAL,
+            "DDL_TOPOLOGY is \"%s\" on %s and \"%.*s\" on %s; must be equal on all ranks",
+            ours->topology, self, (int)sizeof theirs->topology - 1, theirs->topology, name);
     if (ours->mode != theirs->mode ||
         memcmp(ours->dimensions, theirs->dimensions, sizeof ours->dimensions) != 0)
-        return ddl__fail(DDL_EINVAL, "DDL_OPTIONS: -mode is %s on %s and %s on %s",
-                         describe_mode(ours, ours_text), self, describe_mode(theirs, theirs_text),
-                         name);
+        return ddl__fail(
+            DDL_EINVAL, "DDL_OPTIONS: -mode is %s on %s and %s on %s; must be equal on all ranks",
+            describe_mode(ours, ours_text), self, describe_mode(theirs, theirs_text), name);
     if (ours->dump_iter != theirs->dump_iter)
-        return ddl__fail(DDL_EINVAL, "DDL_OPTIONS: -dump_iter is %d on %s and %d on %s",
-                         ours->dump_iter, self, theirs->dump_iter, name);
+        return ddl__fail(
+            DDL_EINVAL,
+            "DDL_OPTIONS: -dump_iter is %d on %s and %d on %s; must be equal on all ranks",
+            ours->dump_iter, self, theirs->dump_iter, name);
     return DDL_OK;
 }
 
@@ -171,8 +174,8 @@ static void apply_choices(const ddl_comm *comm, char mode)
 
 /* Return the bytes of a rank's ring. With two ranks, a core with a large second-level cache has its
  * ring there, next to the data that it reduces. The peer then reads the ring from that cache.
- * Otherwise the ring is so long that it is read from the cache that both share, which is faster on
- * those processors. */
+ * Otherwise the ring is so long that the peer reads it from the cache that both share, which is
+ * faster on such processors. */
 uint64_t ddl__ring_bytes(const ddl__location *location, int size)
 {
     return size == 2 && location->cache >= DDL__RING_CACHE ? DDL__RING_NEAR : DDL__RING;
@@ -204,7 +207,7 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
     fit_rings(comm, locations);
     apply_choices(comm, mode);
     comm->explores = mode == 'p' && ddl__choices_are_none(&comm->layout.choices);
-    if (mode == 'r') /* plan without the topology */
+    if (mode == 'r') /* use plans that ignore the topology */
         return DDL_OK;
     if (all_shared)
         ddl__engine_all_shared(comm->engine);

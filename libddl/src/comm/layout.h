@@ -13,11 +13,11 @@ typedef struct ddl__layout {
     /* 'r', 't', 'h': one ring, trees, halving; 'd': the declared levels; 'p': explore; 0: the
      * proven levels. Otherwise the algorithm is chosen */
     char mode;
-    int dimensions[DDL__DIMENSIONS]; /* declared with a mode */
-    int dump_iter;                   /* operations after which times are reported; 0: never */
-    char topology[128];              /* $DDL_TOPOLOGY */
-    ddl__location location;          /* where this rank runs */
-    ddl__choices choices;            /* rank 0's choices of $DDL_PLAN_FILE */
+    int dimensions[DDL__DIMENSIONS]; /* the dimensions that a mode declares */
+    int dump_iter;      /* number of operations between two reports of times; 0 means no reports */
+    char topology[128]; /* $DDL_TOPOLOGY */
+    ddl__location location; /* where this rank runs */
+    ddl__choices choices;   /* rank 0's choices of $DDL_PLAN_FILE */
 } ddl__layout;
 
 /* Bytes of a ring, all of which a rank may have published but not yet released; bytes of a ring

@@ -17,15 +17,17 @@ static ddl_status check_distinct(const ddl__address *addresses, unsigned size)
 {
     const ddl__address **sorted = calloc(size, sizeof *sorted);
     if (!sorted)
-        return ddl__fail(DDL_ENOMEM, "no memory for %u members", size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for %u members", size);
     for (unsigned i = 0; i < size; i++)
         sorted[i] = &addresses[i];
     qsort(sorted, size, sizeof *sorted, compare_endpoints);
     ddl_status status = DDL_OK;
     for (unsigned i = 1; status == DDL_OK && i < size; i++)
         if (ddl__digest_equal(sorted[i - 1]->endpoint, sorted[i]->endpoint))
-            status = ddl__fail(DDL_EINVAL, "addresses[%d] and addresses[%d] are equal",
-                               (int)(sorted[i - 1] - addresses), (int)(sorted[i] - addresses));
+            status = ddl__fail(
+                DDL_EINVAL,
+                "addresses[%d] and addresses[%d] are equal: each rank needs its own endpoint",
+                (int)(sorted[i - 1] - addresses), (int)(sorted[i] - addresses));
     free(sorted);
     return status;
 }
@@ -35,7 +37,7 @@ ddl__address *ddl__members_create(int size)
     const size_t each = sizeof(ddl__address) + DDL__INTERFACES_MAX * sizeof(ddl__interface);
     ddl__address *all = calloc((size_t)size, each);
     if (!all)
-        ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
+        ddl__fail(DDL_ENOMEM, "out of memory for %d members", size);
     return all;
 }
 
@@ -81,7 +83,8 @@ ddl_status ddl__members_decode(const ddl_endpoint *endpoint, const void *const *
     if (status != DDL_OK)
         return status;
     if (!ddl__digest_equal(to[rank].endpoint, ddl__endpoint_address(endpoint)->endpoint))
-        return ddl__fail(DDL_EINVAL, "addresses[%d] is not this endpoint's, but rank is %d", rank,
+        return ddl__fail(DDL_EINVAL,
+                         "rank is %d, but addresses[%d] is not the address of this endpoint", rank,
                          rank);
     return DDL_OK;
 }

@@ -31,9 +31,9 @@ struct ddl__operation_times {
     pthread_mutex_t lock;
     int submitted; /* operations since the last report */
     ddl__meter meter;
-    sums before; /* sums at the last report */
+    sums before; /* the sums of the times when the last report was made */
     report *reports, **last;
-    unsigned char levels[]; /* by rank: 0 same host, 1 same rack, ... */
+    unsigned char levels[]; /* the level of each rank: 0 same host, 1 same rack and so on */
 };
 
 static int level_of(const ddl__topology *t, int a, int b)
@@ -115,8 +115,8 @@ static void report_log(const ddl_comm *comm, const report *r)
             n += snprintf(line + n, sizeof line - (size_t)n, "%s%.3g ms %s", n ? ", " : "",
                           by_level[l] * each, levels[l]);
     ddl__log(DDL__WARN,
-             "%.0f operations, each on average: %.3g ms from its start to its end (%s); "
-             "slowest: %s, which waited least for other ranks, %.3g ms",
+             "%.0f operations: on average %.3g ms from start to end (%s); the slowest is "
+             "%s, which waited least for other ranks, %.3g ms",
              operations, all * each, n ? line : "no step", comm->names[slowest],
              r->ranks[slowest].waited * each);
 }
@@ -152,7 +152,7 @@ static void exchange(ddl__operation_times *t)
                       .count = sizeof(sums) / sizeof(double),
                       .send = r->ranks,
                       .recv = r->ranks,
-                      .uncounted = true, /* not one of the user's operations */
+                      .uncounted = true, /* this is not one of the user's operations */
                       .timeout_ms = comm->operation_timeout_ms};
     if (ddl__engine_submit(comm->engine, &call, &r->work) != DDL_OK) {
         free(r);

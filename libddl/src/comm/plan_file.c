@@ -45,7 +45,8 @@ ddl_status ddl__plan_file_read(const char *path, int size, ddl__choices *choices
     if (!file && errno == ENOENT)
         return DDL_OK;
     if (!file)
-        return ddl__fail(DDL_ESYSTEM, "DDL_PLAN_FILE=\"%s\": %s", path, strerror(errno));
+        return ddl__fail(DDL_ESYSTEM, "cannot read DDL_PLAN_FILE=\"%s\": %s", path,
+                         strerror(errno));
     for (int number = 1; status == DDL_OK && fgets(line, sizeof line, file); number++) {
         entry e;
         line[strcspn(line, "\n")] = 0;
@@ -80,7 +81,8 @@ static void copy_others(const char *path, int size, FILE *to)
 ddl_status ddl__plan_file_write(const char *path, int size, const ddl__choices *choices)
 {
     char fresh[4096];
-    snprintf(fresh, sizeof fresh, "%s.XXXXXX", path); /* two comms may write at the same time */
+    snprintf(fresh, sizeof fresh, "%s.XXXXXX",
+             path); /* a unique name, because two comms may write at the same time */
     int fd = mkostemp(fresh, O_CLOEXEC);
     FILE *file = fd < 0 || fchmod(fd, 0644) ? NULL : fdopen(fd, "w");
     if (!file && fd >= 0) {
@@ -88,7 +90,8 @@ ddl_status ddl__plan_file_write(const char *path, int size, const ddl__choices *
         unlink(fresh);
     }
     if (!file)
-        return ddl__fail(DDL_ESYSTEM, "DDL_PLAN_FILE=\"%s\": %s", path, strerror(errno));
+        return ddl__fail(DDL_ESYSTEM, "cannot write DDL_PLAN_FILE=\"%s\": %s", path,
+                         strerror(errno));
     if (access(path, F_OK) != 0)
         fputs("# ranks, operation, bytes from which on, plan: found by -mode p\n", file);
     copy_others(path, size, file);
@@ -104,5 +107,5 @@ ddl_status ddl__plan_file_write(const char *path, int size, const ddl__choices *
         return DDL_OK;
     int error = errno;
     unlink(fresh);
-    return ddl__fail(DDL_ESYSTEM, "DDL_PLAN_FILE=\"%s\": %s", path, strerror(error));
+    return ddl__fail(DDL_ESYSTEM, "cannot write DDL_PLAN_FILE=\"%s\": %s", path, strerror(error));
 }

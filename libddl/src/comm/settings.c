@@ -28,16 +28,19 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs,
 {
     const char *name = comm->names[rank];
     if (theirs->segment_bytes != comm->segment_bytes)
-        return ddl__fail(DDL_EINVAL, "segment_bytes is %llu on %s and %llu on %s",
+        return ddl__fail(DDL_EINVAL,
+                         "segment_bytes is %llu on %s and %llu on %s; must be equal on all ranks",
                          (unsigned long long)comm->segment_bytes, comm->names[comm->rank],
                          (unsigned long long)theirs->segment_bytes, name);
     if (theirs->heartbeat_ms != comm->config.heartbeat_ms)
-        return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld on %s and %lld on %s",
+        return ddl__fail(DDL_EINVAL,
+                         "heartbeat_ms is %lld on %s and %lld on %s; must be equal on all ranks",
                          (long long)comm->config.heartbeat_ms, comm->names[comm->rank],
                          (long long)theirs->heartbeat_ms, name);
     char ours[DDL__INVARIANT_TEXT], other[DDL__INVARIANT_TEXT];
     if (theirs->invariant != comm->config.invariant)
-        return ddl__fail(DDL_EINVAL, "DDL_INVARIANT is %s on %s and %s on %s",
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_INVARIANT is %s on %s and %s on %s; must be equal on all ranks",
                          ddl__invariant_text(comm->config.invariant, ours), comm->names[comm->rank],
                          ddl__invariant_text(theirs->invariant, other), name);
     if (theirs->wire != comm->config.wire)
@@ -55,10 +58,11 @@ static ddl_status sharing_compare(const ddl_comm *comm, const settings *own, con
     if (!ddl__is_sparse(comm->size) || theirs->shares == own->shares ||
         !ddl__may_share_memory(&comm->addresses[comm->rank], &comm->addresses[rank]))
         return DDL_OK;
-    return ddl__fail(DDL_EINVAL,
-                     "%s uses shared memory and %s does not: set DDL_LINKS or the comm's links "
-                     "alike on both, and see their warnings",
-                     own->shares ? self : name, own->shares ? name : self);
+    return ddl__fail(
+        DDL_EINVAL,
+        "%s uses shared memory, but %s does not: give both the same DDL_LINKS and the same "
+        "links of the comm, and read their warnings",
+        own->shares ? self : name, own->shares ? name : self);
 }
 
 static void link_shorten(ddl__link *link)
@@ -112,7 +116,7 @@ static ddl_status run_barrier(ddl_comm *comm, const ddl__until *until)
 {
     ddl__call call = {.kind = DDL__BARRIER,
                       .dtype = DDL_U8,
-                      .uncounted = true, /* not one of the user's operations */
+                      .uncounted = true, /* this is not one of the user's operations */
                       .timeout_ms = left_ms(until, COMMIT_LEAST_MS)};
     return run_operation(comm, &call, until);
 }
@@ -149,7 +153,7 @@ static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sha
 {
     unsigned char *shared = calloc((size_t)comm->size, 1);
     if (!shared)
-        return ddl__fail(DDL_ENOMEM, "no memory for %d members", comm->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for %d members", comm->size);
     for (int i = 0; i < comm->size; i++) {
         shared[i] = i == comm->rank || (links[i] && links[i]->ops->shared);
         comm->local_size += shared[i];
@@ -185,8 +189,9 @@ static ddl_status apply_settings(ddl_comm *comm, const settings *all)
     size_t size = (size_t)comm->size;
     ddl__location *locations = calloc(size, sizeof *locations);
     ddl__sharing *sharing = calloc(size, sizeof *sharing);
-    ddl_status status =
-        locations && sharing ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
+    ddl_status status = locations && sharing
+                            ? DDL_OK
+                            : ddl__fail(DDL_ENOMEM, "out of memory for %zu members", size);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
         status = sharing_compare(comm, &all[comm->rank], &all[i], (int)i);
         locations[i] = all[i].layout.location;
@@ -207,7 +212,7 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
 {
     settings *all = calloc((size_t)comm->size, sizeof *all);
     if (!all)
-        return ddl__fail(DDL_ENOMEM, "no memory for %d members", comm->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for %d members", comm->size);
     settings *own = &all[comm->rank];
     own->segment_bytes = comm->segment_bytes;
     own->heartbeat_ms = comm->config.heartbeat_ms;

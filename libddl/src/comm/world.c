@@ -30,8 +30,9 @@ static ddl_status create_comm(const ddl__rendezvous_plan *plan, const ddl_comm_c
     size_t size = (size_t)plan->size;
     const void **addresses = calloc(size, sizeof *addresses);
     size_t *lengths = calloc(size, sizeof *lengths);
-    ddl_status status =
-        addresses && lengths ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d ranks", plan->size);
+    ddl_status status = addresses && lengths
+                            ? DDL_OK
+                            : ddl__fail(DDL_ENOMEM, "out of memory for %d ranks", plan->size);
     const unsigned char *at = plan->list;
     size_t left = plan->list_bytes;
     for (size_t i = 0; status == DDL_OK && i < size; i++)
@@ -106,9 +107,10 @@ ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int r
     if (status != DDL_OK)
         return status;
     if (size < 1 || rank < 0 || rank >= size)
-        return ddl__fail(DDL_EINVAL,
-                         "rank %d of size %d: size must be at least 1, and rank from 0 to size - 1",
-                         rank, size);
+        return ddl__fail(
+            DDL_EINVAL,
+            "rank is %d and size is %d; size must be at least 1, and rank from 0 to size - 1", rank,
+            size);
     if (!url && size > 1)
         return ddl__fail(DDL_EINVAL, "url is NULL; must be given because size is %d", size);
 

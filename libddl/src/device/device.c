@@ -32,8 +32,8 @@ enum { SMALL = 128 << 10 /* bytes */ };
 typedef struct plan {
     const ddl__call *calls;
     uint32_t n;
-    bool *by_nccl; /* by call: it uses NCCL */
-    bool *taken;   /* by call: it uses NCCL, or is already packed */
+    bool *by_nccl; /* for each call: true if it uses NCCL */
+    bool *taken;   /* for each call: true if it uses NCCL, or is already packed */
 } plan;
 
 static ddl_status cut_one(ddl__device *d, const ddl__call *call, cuts_of_calls *cuts)
@@ -41,7 +41,8 @@ static ddl_status cut_one(ddl__device *d, const ddl__call *call, cuts_of_calls *
     ddl__chunks *chunks = &cuts->chunks[cuts->n];
     if (!ddl__chunks_of(call, d->config.rank, d->config.size, DDL__SLOT_BYTES, chunks))
         return ddl__fail(DDL_EUNSUPPORTED,
-                         "%d ranks are too many for an operation on buffers of a GPU",
+                         "%d ranks are too many for an operation on GPU buffers; use fewer ranks, "
+                         "or copy the buffers to host memory",
                          d->config.size);
     cuts->n_chunks += cuts->chunks[cuts->n++].n;
     return DDL_OK;
@@ -110,7 +111,7 @@ static ddl_status cuts_make(ddl__device *d, const ddl__call *calls, uint32_t n, 
     ddl_status status =
         p.by_nccl && p.taken && cuts->chunks && cuts->made && cuts->packed
             ? cut_all(d, &p, cuts)
-            : ddl__fail(DDL_ENOMEM, "no memory for %u operations on buffers of a GPU", n);
+            : ddl__fail(DDL_ENOMEM, "out of memory for %u operations on GPU buffers", n);
     free(p.by_nccl);
     free(p.taken);
     return status;
@@ -174,7 +175,7 @@ static ddl_status add_call(operation *o, const ddl__chunks *chunks, int64_t k, c
 {
     ddl__call made;
     if (!ddl__chunk_call(chunks, k, c->memory, &made))
-        return ddl__fail(DDL_ENOMEM, "no memory for the blocks of an operation");
+        return ddl__fail(DDL_ENOMEM, "out of memory for the blocks of an operation");
     made.hold = &c->hold;
     c->bundle = made.bundle;
     ddl_status status = ddl__group_add(o->group, &made);
@@ -213,7 +214,7 @@ static ddl_status operation_create(ddl__device *d, const request *r, operation *
     operation *o = calloc(1, sizeof *o + (size_t)r->cuts.n_chunks * sizeof *o->chunks);
     if (!o || !(o->group = ddl__group_create(d->config.engine, r->whole->timeout_ms))) {
         free(o);
-        return ddl__fail(DDL_ENOMEM, "no memory for an operation of %lld chunks",
+        return ddl__fail(DDL_ENOMEM, "out of memory for an operation of %lld chunks",
                          (long long)r->cuts.n_chunks);
     }
     o->device = d;
@@ -321,7 +322,7 @@ static ddl_status submit(ddl__device *d, const request *r, ddl_work **work)
     d->broken = true;
     ddl__device_fail(d, DDL_EABORTED, text);
     pthread_mutex_unlock(&d->lock);
-    return DDL_OK; /* the work reports the failure */
+    return DDL_OK; /* return DDL_OK: the work reports the failure */
 }
 
 /* ------------------------------------------------------------------------------------- the call */
@@ -335,16 +336,18 @@ static ddl_status check_stream(const ddl__device *d, ddl__cuda_stream stream, dd
     if (!DDL__GOOD(d, stream_is_capturing, stream, &capturing))
         return DDL_EINVAL;
     if (capturing)
-        return ddl__fail(DDL_EUNSUPPORTED,
-                         "options.stream is being captured into a CUDA graph: operations between "
-                         "processes cannot be part of one");
+        return ddl__fail(
+            DDL_EUNSUPPORTED,
+            "options.stream is being captured into a CUDA graph, which cannot contain operations "
+            "between processes");
     if (!DDL__GOOD(d, stream_context, stream, &of))
         return DDL_EINVAL;
     bool is_default = (uintptr_t)stream <= DDL__CUDA_STREAM_PER_THREAD;
     if (of == d->context && (!is_default || !own || own == d->context))
         return DDL_OK;
     return ddl__fail(DDL_EINVAL,
-                     "options.stream is of another CUDA context than the primary one of GPU %d, "
+                     "options.stream belongs to another CUDA context; must belong to the primary "
+                     "context of GPU %d, "
                      "where the buffers are",
                      d->number);
 }
@@ -397,7 +400,8 @@ ddl_status ddl__device_submit(ddl__device *d, const ddl__call *calls, uint32_t n
     ddl_work *work = NULL;
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
-    int mode = DDL__CUDA_CAPTURE_RELAXED; /* captures of other threads do not matter for this one */
+    int mode = DDL__CUDA_CAPTURE_RELAXED; /* allow this thread's calls while other threads capture
+                                             CUDA graphs */
     d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->order);
     ddl_status status = cuts_make(d, calls, n, &r.cuts);

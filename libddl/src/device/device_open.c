@@ -79,7 +79,8 @@ static int64_t next_look(const ddl__device *d)
 static void *watch(void *argument)
 {
     ddl__device *d = argument;
-    int mode = DDL__CUDA_CAPTURE_RELAXED; /* captures of other threads do not matter for this one */
+    int mode = DDL__CUDA_CAPTURE_RELAXED; /* allow this thread's calls while other threads capture
+                                             CUDA graphs */
     d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->lock);
     while (!d->stop) {
@@ -193,7 +194,9 @@ static ddl_status open_all(ddl__device *d, const void *address, ddl__cuda_stream
         return DDL_ESYSTEM;
     int error = ddl__thread_start(&d->watcher, watch, d);
     d->started = !error;
-    return error ? ddl__fail(DDL_ESYSTEM, "no thread to watch a GPU: %s", strerror(error)) : DDL_OK;
+    return error
+               ? ddl__fail(DDL_ESYSTEM, "cannot start a thread to watch a GPU: %s", strerror(error))
+               : DDL_OK;
 }
 
 ddl_status ddl__device_create(const ddl__device_config *config, const void *address, void *stream,
@@ -201,7 +204,7 @@ ddl_status ddl__device_create(const ddl__device_config *config, const void *addr
 {
     ddl__device *d = calloc(1, sizeof *d);
     if (!d)
-        return ddl__fail(DDL_ENOMEM, "no memory for a GPU's buffers");
+        return ddl__fail(DDL_ENOMEM, "out of memory for a GPU's buffers");
     d->config = *config;
     d->engine = config->engine;
     d->last = &d->operations;
@@ -213,8 +216,8 @@ ddl_status ddl__device_create(const ddl__device_config *config, const void *addr
         ddl__device_destroy(d);
         return status;
     }
-    ddl__log(DDL__INFO, "%s: buffers on GPU %d pass through %d MiB of host memory", own_name(d),
-             d->number, DDL__SLOTS * (DDL__SLOT_BYTES >> 20));
+    ddl__log(DDL__INFO, "%s: buffers on GPU %d are copied through %d MiB of host memory",
+             own_name(d), d->number, DDL__SLOTS * (DDL__SLOT_BYTES >> 20));
     *out = d;
     return DDL_OK;
 }

@@ -80,7 +80,7 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         if (work->call.queued)
             engine->queued--;
         free(work);
-        ddl__engine_release(engine); /* not the last reference: the comm has its own */
+        ddl__engine_release(engine); /* this is not the last reference, because the comm has one */
         return;
     }
     if (status != DDL_OK) {
@@ -199,8 +199,9 @@ ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **u
     bool none = !engine->queued;
     ddl__unlock_and_hand_over(engine, DDL__SOON);
     if (n == 0)
-        return none ? ddl__fail(DDL_ESTATE, "no queued work is pending or finished")
-                    : ddl__fail(DDL_ETIMEDOUT, "no queued work has finished yet");
+        return none ? ddl__fail(DDL_ESTATE,
+                                "no queued work exists: submit one with options.queued first")
+                    : ddl__fail(DDL_ETIMEDOUT, "no queued work completed within the time limit");
     *taken = n;
     return DDL_OK;
 }
@@ -216,7 +217,8 @@ ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd)
     int made = engine->report, error = errno;
     pthread_mutex_unlock(&engine->lock);
     if (made < 0)
-        return ddl__fail(DDL_ESYSTEM, "no descriptor for completed works: %s", strerror(error));
+        return ddl__fail(DDL_ESYSTEM, "cannot open a descriptor for completed works: %s",
+                         strerror(error));
     *fd = made;
     return DDL_OK;
 }

@@ -46,7 +46,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     if (!engine) {
         ddl__links_destroy(config->messages, (size_t)config->size);
         ddl__links_destroy(config->links, (size_t)config->size);
-        ddl__fail(DDL_ENOMEM, "no memory for an engine");
+        ddl__fail(DDL_ENOMEM, "out of memory for an engine");
         return NULL;
     }
     engine->config = *config;
@@ -79,14 +79,14 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
         ddl__messages_record(engine->messages, &engine->recorder);
     engine->losses = calloc((size_t)config->size, sizeof *engine->losses);
     if (!open_descriptors(engine)) {
-        ddl__fail(DDL_ESYSTEM, "no descriptors for a comm: %s", strerror(errno));
+        ddl__fail(DDL_ESYSTEM, "cannot open the descriptors of a comm: %s", strerror(errno));
     } else if (!ddl__stream_open(&engine->ordered, config->rank, config->size, config->links) ||
                !ddl__stream_open(&engine->named.stream, config->rank, config->size,
                                  config->messages) ||
                (config->rank == 0 &&
                 !ddl__announcements_open(&engine->named.announcements, config->size)) ||
                !engine->messages || !engine->losses || !ddl__recorder_open(&engine->recorder)) {
-        ddl__fail(DDL_ENOMEM, "no memory for %d links", config->size);
+        ddl__fail(DDL_ENOMEM, "out of memory for %d links", config->size);
     } else {
         return engine;
     }
@@ -131,7 +131,7 @@ void ddl__engine_peer_gone(ddl__engine *engine, int rank)
 void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd)
 {
     if (!engine_watch_fd(engine, fd, link))
-        ddl__log(DDL__WARN, "epoll refuses a link: %s", strerror(errno));
+        ddl__log(DDL__WARN, "cannot add a link to epoll: %s", strerror(errno));
     ddl__engine_wake(engine); /* a shared-memory link has the descriptor of other links */
 }
 

@@ -13,18 +13,18 @@
 /* How soon the endpoint's thread should drive. */
 typedef enum ddl__urgency {
     DDL__NOW,
-    /* soon, unless a thread waits by then; all that was possible at once is already done */
+    /* soon, unless a thread waits by then; everything that was possible at once is already done */
     DDL__SOON
 } ddl__urgency;
 
 typedef struct ddl__engine_config {
     int rank, size;
     ddl__link **links;    /* by rank, NULL for this rank; owned by the engine */
-    ddl__link **messages; /* the same for messages; destroyed before `links` */
+    ddl__link **messages; /* the message links by rank; destroyed before `links` */
     char **names;         /* "rank 2 on host", by rank; borrowed, outlive the engine */
     int64_t segment_bytes;
     int64_t window;            /* see ddl__request */
-    int64_t message_window;    /* the same as `window` for the message links */
+    int64_t message_window;    /* the window of the message links */
     ddl__regions *regions;     /* the endpoint's regions; borrowed; or NULL */
     const ddl__fences *fences; /* heavy fences that the engine announces in its arena; or NULL */
     bool sharing_cores;        /* this host has more members than cores */
@@ -102,7 +102,7 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason);
  * cause wins. Any thread; does not block. */
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
 
-/* Append the reason why this rank still waits, such as ": rank 1 not there yet; ...", or nothing.
+/* Append the reason why this rank still waits, such as ": not called by rank 1; ...", or nothing.
  * The operation is given by `operation` if matched by order, else by `name` (operation NULL). The
  * driver calls it without the engine's lock. */
 typedef void ddl__explain_fn(void *context, const ddl__signature *operation, const char *name,
@@ -132,10 +132,10 @@ void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd);
 /* End the comm because no link to this peer can be opened. Any thread. */
 void ddl__engine_peer_unreachable(ddl__engine *engine, int peer, const char *text);
 
-/* Whether this peer is the reason why the comm has ended. */
+/* The knowledge whether this peer is the reason for the end of the comm. */
 typedef enum ddl__finding {
     DDL__PEER_FINE,
-    DDL__PEER_DOUBTED, /* its link is lost during the creation; there may be another reason */
+    DDL__PEER_DOUBTED, /* its link was lost during the creation, perhaps for another reason */
     DDL__PEER_LOST,
     DDL__PEER_UNREACHABLE
 } ddl__finding;

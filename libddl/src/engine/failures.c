@@ -104,10 +104,10 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, c
         break;
     case DDL__LINK_ABORTED:
         ddl__reason_read(link->reason, &reason);
-        if (strstr(reason.text, "(told by ")) /* keep the rank that reported it first */
+        if (strstr(reason.text, "(reported by ")) /* keep the rank that reported it first */
             ddl__fail_all(engine, reason.status, "%s", reason.text);
         else
-            ddl__fail_all(engine, reason.status, "%s (told by %s)", reason.text, name);
+            ddl__fail_all(engine, reason.status, "%s (reported by %s)", reason.text, name);
         break;
     case DDL__LINK_LOST:
         ddl__find_peer_lost(engine, rank);

@@ -33,7 +33,7 @@ static const char *rank_name(const ddl__engine *engine, int rank)
 
 static void fail_for_memory(ddl__engine *engine)
 {
-    ddl__fail_all(engine, DDL_ENOMEM, "%s: no memory for an operation by name",
+    ddl__fail_all(engine, DDL_ENOMEM, "%s: out of memory for a named operation",
                   rank_name(engine, engine->config.rank));
 }
 
@@ -43,10 +43,11 @@ ddl_status ddl__named_admit(ddl__engine *engine, ddl_work *work)
 {
     ddl__named *named = &engine->named;
     if (ddl__names_find(&named->names, work->name, strlen(work->name)))
-        return ddl__fail(DDL_EINVAL,
-                         "an operation named \"%s\" is pending on rank %d: wait for it, or choose "
-                         "another name",
-                         work->name, engine->config.rank);
+        return ddl__fail(
+            DDL_EINVAL,
+            "an operation named \"%s\" is already pending on rank %d: wait for it, or choose "
+            "another name",
+            work->name, engine->config.rank);
     ddl__names_add(&named->names, work);
     if (!named->unannounced)
         named->unannounced_tail = &named->unannounced;
@@ -70,7 +71,7 @@ static void run_next(ddl__engine *engine, const char *name, size_t length)
     pthread_mutex_lock(&engine->lock);
     ddl_work *work = ddl__names_find(&engine->named.names, name, length);
     if (work && (!work->announced || work->ordered))
-        work = NULL; /* an order without an announcement */
+        work = NULL; /* rank 0 ordered an operation that was not announced */
     if (work) {
         work->ordered = true;
         if (work->whole_of)
@@ -82,7 +83,7 @@ static void run_next(ddl__engine *engine, const char *name, size_t length)
     if (!work)
         ddl__fail_all(
             engine, DDL_EINTERNAL,
-            "%s received an order to run \"%.*s\", which it has not called or is already running",
+            "%s received an order to run \"%.*s\", which it has not called, or is already running",
             rank_name(engine, engine->config.rank), (int)length, name);
 }
 
@@ -169,7 +170,8 @@ static void handle_name_message(ddl__engine *engine, const ddl__name_message *me
         enter(engine, message->from, &call, message->bytes - head);
     } else {
         ddl__fail_all(engine, DDL_EINTERNAL,
-                      "%s sent a name message that only rank 0 may send, or one that is too long",
+                      "%s sent an invalid message about a named operation: too long, or allowed "
+                      "only for rank 0",
                       rank_name(engine, message->from));
     }
 }

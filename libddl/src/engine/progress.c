@@ -63,7 +63,7 @@ static bool stream_start(ddl__engine *engine, ddl__stream *stream, ddl_work *wor
 {
     if (!ddl__stream_start(stream, work)) {
         ddl__fail_all(engine, DDL_ENOMEM,
-                      "%s: no memory for a plan and the scaling of %lld elements",
+                      "%s: out of memory for a plan and the scaling of %lld elements",
                       engine->config.names[engine->config.rank], (long long)work->call.count);
         return false;
     }

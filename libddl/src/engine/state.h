@@ -58,7 +58,8 @@ typedef struct ddl__loss {
 
 struct ddl__engine {
     ddl__engine_config config;
-    atomic_uint references; /* one for the comm, and one for each work that a caller has */
+    atomic_uint references; /* number of references: one of the comm, and one of each work that a
+                               caller has */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     ddl_work *completed, **last; /* queued works that are complete and not yet taken */
@@ -70,7 +71,7 @@ struct ddl__engine {
     ddl__fp_mode drivers_mode; /* the driver thread's own mode, to be restored */
     atomic_bool asleep; /* the driver sleeps on `epoll`, or polls once more before it sleeps */
     atomic_uint waiters;
-    atomic_bool was_driven; /* see ddl__engine_was_driven */
+    atomic_bool was_driven; /* a caller has driven since the last check (ddl__engine_was_driven) */
     atomic_int failure;     /* ddl_status; DDL_OK while alive */
     atomic_bool told;       /* a call or a work has returned the failure */
     char message[DDL__MESSAGE_MAX];
@@ -91,7 +92,7 @@ struct ddl__engine {
     ddl__recorder recorder; /* read by any thread, as are the next three */
     atomic_ullong moves;    /* passes of operations that moved without completing */
     atomic_ullong passes;   /* passes in which messages moved */
-    atomic_bool created;    /* see ddl__engine_created */
+    atomic_bool created;    /* the comm is created (ddl__engine_created) */
     ddl__loss *losses;      /* by rank */
     /* time until which a lost link is not reported; 0: none is in doubt */
     int64_t unconfirmed_until;

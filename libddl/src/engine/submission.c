@@ -60,7 +60,8 @@ static ddl_status work_admit(ddl__engine *engine, const submission *what, ddl_wo
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
         return ddl__engine_status(engine);
     if (what->group && what->group->work)
-        return ddl__fail(DDL_ESTATE, "the group is pending: submit it again when it is complete");
+        return ddl__fail(DDL_ESTATE,
+                         "the group is pending: submit it again after its work is complete");
     if (work->name) {
         ddl_status status = ddl__named_admit(engine, work);
         if (status != DDL_OK)
@@ -73,7 +74,7 @@ static ddl_status work_admit(ddl__engine *engine, const submission *what, ddl_wo
         work->whole_of = what->group;
     }
     if (work->name)
-        return DDL_OK; /* queued when rank 0 orders it */
+        return DDL_OK; /* it is queued when rank 0 orders it to run */
     if (what->group)
         ddl__push_parts(engine, &engine->ordered, work);
     else
@@ -97,7 +98,7 @@ static ddl_status work_enter(ddl__engine *engine, const submission *what, ddl_wo
     work_init(engine, work, what->call);
     ddl_status status = DDL_OK;
     if (what->call->name && !(work->name = strdup(what->call->name)))
-        status = ddl__fail(DDL_ENOMEM, "no memory for a name");
+        status = ddl__fail(DDL_ENOMEM, "out of memory for a name");
     pthread_mutex_lock(&engine->lock);
     work->submitted = work->deadline = 0;
     if (!drives || !comes_first(engine, what))
@@ -134,7 +135,7 @@ static ddl_status submit_waiting(ddl__engine *engine, const submission *what, dd
     ddl_work *work = malloc(sizeof *work);
     if (!work) {
         ddl__call_drop(what->call);
-        return ddl__fail(DDL_ENOMEM, "no memory for a work");
+        return ddl__fail(DDL_ENOMEM, "out of memory for an operation");
     }
     ddl_status status = work_enter(engine, what, work, true);
     if (status != DDL_OK) {
@@ -173,7 +174,7 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
     ddl_work *work = malloc(sizeof *work);
     if (!work) {
         ddl__call_drop(what->call);
-        return ddl__fail(DDL_ENOMEM, "no memory for a work");
+        return ddl__fail(DDL_ENOMEM, "out of memory for an operation");
     }
     bool quick = is_quick(what);
     ddl_status status = work_enter(engine, what, work, quick);

@@ -23,10 +23,10 @@ static ddl_status creation_check(void *context)
     int rank = ddl__agreement_lost(h->membership);
     ddl_status status = DDL_OK;
     if (rank >= 0 && h->members[rank].cause[0])
-        status = ddl__fail(DDL_EPEER, "%s is lost while the comm is shrunk: %s", h->names[rank],
-                           h->members[rank].cause);
+        status = ddl__fail(DDL_EPEER, "%s is lost while the comm is being shrunk: %s",
+                           h->names[rank], h->members[rank].cause);
     else if (rank >= 0)
-        status = ddl__fail(DDL_EPEER, "%s has lost another survivor while the comm is shrunk",
+        status = ddl__fail(DDL_EPEER, "%s has lost another survivor while the comm is being shrunk",
                            h->names[rank]);
     pthread_mutex_unlock(&h->detector->lock);
     return status;
@@ -72,16 +72,19 @@ static ddl_status describe_failure(const ddl__health *h)
     int rank;
     switch (ddl__agreement_why(h->membership, &rank)) {
     case DDL__FAILURE_EXPELLED:
-        return ddl__fail(DDL_EMINORITY, "%s cannot go on: it was %s", self,
+        return ddl__fail(DDL_EMINORITY, "%s cannot continue: it was %s", self,
                          h->members[h->rank].cause);
     case DDL__FAILURE_LEFT_OUT:
-        return ddl__fail(DDL_EMINORITY, "%s cannot go on: the survivors have left it out", self);
+        return ddl__fail(DDL_EMINORITY,
+                         "%s cannot continue: the survivors shrank the comm without it", self);
     case DDL__FAILURE_NO_MAJORITY:
         return ddl__fail(DDL_EMINORITY,
-                         "%s cannot go on: most ranks that may be alive are out of reach", self);
+                         "%s cannot continue: it cannot reach most of the ranks that may be alive",
+                         self);
     case DDL__FAILURE_CUT_OFF:
         return ddl__fail(DDL_EMINORITY,
-                         "%s cannot go on: it has lost ranks that the other survivors reach", self);
+                         "%s cannot continue: it has lost ranks that the other survivors can reach",
+                         self);
     case DDL__FAILURE_LATE:
         return ddl__fail(DDL_ETIMEDOUT, "%s is alive but did not shrink the comm in time",
                          rank >= 0 ? h->names[rank] : "a member");
@@ -125,9 +128,10 @@ ddl_status ddl__agreement_run(ddl__health *h, int64_t deadline, const ddl__agree
     bool failed = ddl__agreement_may_begin(h->membership, ddl__engine_status(h->engine) != DDL_OK);
     ddl__health_settle(h);
     ddl_status status =
-        failed ? DDL_OK : ddl__fail(DDL_ESTATE, "the comm is alive: shrink it after a failure");
+        failed ? DDL_OK
+               : ddl__fail(DDL_ESTATE, "the comm is alive; it can be shrunk only after a failure");
     if (status == DDL_OK && h->shrinking)
-        status = ddl__fail(DDL_ESTATE, "another thread shrinks the comm");
+        status = ddl__fail(DDL_ESTATE, "another thread is already shrinking the comm");
     if (status == DDL_OK) {
         h->shrinking = true;
         pthread_cond_broadcast(&h->detector->died); /* connect to the leader now */

@@ -69,7 +69,7 @@ static void conn_end(ddl__control_conn *conn, int error)
                                                                       : DDL__CONTROL_CONN_BROKEN;
 }
 
-/* A send error is not handled here: receiving reports it, after the messages that arrived before.
+/* Ignore a send error: receiving reports it, after the messages that arrived before it.
  */
 bool ddl__control_conn_flush(ddl__control_conn *conn)
 {
@@ -121,7 +121,7 @@ bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler
     bool received = false;
     while (conn->fd >= 0 && conn->state == DDL__CONTROL_CONN_OPEN) {
         if (!buffer_reserve(&conn->in, PIECE))
-            break; /* try again later */
+            break; /* retry later */
         ssize_t n =
             ddl__seal_recv_bytes(conn->seal, conn->fd, conn->in.bytes + conn->in.have, PIECE);
         if (n < 0 && errno == EINTR)

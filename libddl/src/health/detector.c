@@ -37,7 +37,7 @@ typedef struct message_source {
 /* True if another member reported this reason. */
 static bool is_told(const char *text, size_t length)
 {
-    return memmem(text, length, "(told by ", 9);
+    return memmem(text, length, "(reported by ", 13);
 }
 
 static void receive_dead(ddl__health *h, int from, const unsigned char *content, size_t bytes)
@@ -51,7 +51,8 @@ static void receive_dead(ddl__health *h, int from, const unsigned char *content,
     if (status < 0 && is_told(text, (size_t)length))
         ddl__health_end(h, (ddl_status)status, "%.*s", length, text);
     else if (status < 0)
-        ddl__health_end(h, (ddl_status)status, "%.*s (told by %s)", length, text, h->names[from]);
+        ddl__health_end(h, (ddl_status)status, "%.*s (reported by %s)", length, text,
+                        h->names[from]);
 }
 
 /* Handle a message. Only change data that the lock guards: the connection is still being read. */
@@ -170,7 +171,7 @@ static void handle_event(ddl__detector *detector, uint64_t id)
     uint64_t count;
     if (id == WAKE) {
         ssize_t n = read(detector->wake, &count, sizeof count);
-        (void)n; /* the count does not matter */
+        (void)n; /* read only to reset it: the count does not matter */
         return;
     }
     if (id == WITNESS) {
@@ -284,7 +285,7 @@ void *ddl__detector_create(const ddl__digest *endpoint, const void *witness)
 {
     ddl__detector *detector = calloc(1, sizeof *detector);
     if (!detector) {
-        ddl__fail(DDL_ENOMEM, "no memory for a failure detector");
+        ddl__fail(DDL_ENOMEM, "out of memory for a failure detector");
         return NULL;
     }
     detector->serial = FIRST_SERIAL;
@@ -309,7 +310,7 @@ void *ddl__detector_create(const ddl__digest *endpoint, const void *witness)
     if (!error)
         return detector;
     ddl__detector_destroy(detector);
-    ddl__fail(DDL_ESYSTEM, "no thread for the failure detector: %s", strerror(error));
+    ddl__fail(DDL_ESYSTEM, "cannot start the thread of the failure detector: %s", strerror(error));
     return NULL;
 }
 

@@ -42,8 +42,8 @@ void ddl__flight_record_start(ddl__health *h)
     int error = ddl__thread_start(&h->writer, write_flight_record, h);
     h->writing = !error;
     if (error)
-        ddl__log(DDL__WARN, "%s: no thread to write the flight record: %s", h->names[h->rank],
-                 strerror(error));
+        ddl__log(DDL__WARN, "%s: cannot start a thread to write the flight record: %s",
+                 h->names[h->rank], strerror(error));
 }
 
 void ddl__flight_record_join(ddl__health *h)

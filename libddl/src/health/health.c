@@ -308,8 +308,9 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     if (!h || !detector || !health_allocate(h)) {
         ddl__controls_destroy(config->controls, config->size);
         ddl__health_destroy(h);
-        return detector ? ddl__fail(DDL_ENOMEM, "no memory to monitor %d members", config->size)
-                        : DDL_ESYSTEM;
+        return detector
+                   ? ddl__fail(DDL_ENOMEM, "out of memory: cannot monitor %d members", config->size)
+                   : DDL_ESYSTEM;
     }
     h->detector = detector;
     h->config = *config;
@@ -330,7 +331,7 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
             h->members[i].peer->late = true;
             h->membership->n_late++;
         } else if (i < h->rank && dial->fd < 0) {
-            dial_peer(h, i); /* a failed dial is repeated in join_lower */
+            dial_peer(h, i); /* if a dial fails, join_lower repeats it */
         }
     }
     ddl__engine_set_explainer(h->engine, ddl__operations_explain, h);
@@ -410,7 +411,7 @@ void ddl__health_abandon(ddl__health *h)
 
 static void send_leave(ddl__health *h)
 {
-    static const char why[] = "it goes on without this comm";
+    static const char why[] = "it continues without this comm";
     ddl__position last = ddl__health_position(h, ddl__now());
     ddl__gossip_send_gone(h->membership);
     for (int i = 0; i < h->size; i++) {

@@ -51,7 +51,7 @@ void ddl__health_report(ddl__health *h, ddl__text *to)
 {
     pthread_mutex_lock(&h->detector->lock);
     ddl__position own = ddl__health_position(h, ddl__now());
-    ddl__waiting oldest; /* the oldest waiting operation with a name */
+    ddl__waiting oldest; /* add the oldest waiting operation with a name */
     char last[DDL_NAME_MAX];
     bool named = h->rank == 0 && ddl__engine_waiting(h->engine, &oldest, 1);
     ddl__text_add(to, "\"missing\": [");

@@ -60,13 +60,13 @@ typedef enum ddl__stage {
 
 typedef struct ddl__answer {
     uint32_t sequence, stage; /* ddl__stage; 0: no answer yet */
-    ddl__signature signature; /* if PENDING or ENDED */
+    ddl__signature signature; /* valid if the stage is PENDING or ENDED */
 } ddl__answer;
 
 /* This rank's waiting operation, and the state of the inquiry about it. */
 typedef struct ddl__stall {
     uint64_t number;  /* the number of its record + 1; 0: none */
-    int64_t asked_at; /* when the members were asked; 0: not yet */
+    int64_t asked_at; /* time when the members were queried; 0 if they were not */
     unsigned idle;    /* rounds without progress after all others had ended it */
     uint64_t moves;
     bool warned;
@@ -75,14 +75,14 @@ typedef struct ddl__stall {
 enum { DDL__CAUSE = 288, DDL__NAME_STATE = 1000 };
 
 typedef struct ddl__member {
-    ddl__peer *peer; /* its state in the state machine */
+    ddl__peer *peer; /* the member's state in the state machine */
     ddl__control_conn conn;
     bool heard_since_beat; /* a message has arrived since our last heartbeat */
     bool ever_heard;       /* a message has ever arrived: the member monitors us by now */
     bool suspect;
     char *cause; /* DDL__CAUSE bytes: why it is not alive; not written before */
     ddl__position position;
-    int64_t position_at; /* the time of that position */
+    int64_t position_at; /* time when that position was received */
     ddl__answer answer;
 } ddl__member;
 
@@ -128,7 +128,8 @@ struct ddl__health {
     bool eager;             /* messages are read as they arrive */
     ddl__end end;           /* recorded by ddl__health_end, for ddl__health_settle */
     unsigned n_ending;      /* threads that are ending the comm, without the lock */
-    bool abandoned;         /* see ddl__health_abandon */
+    bool abandoned;         /* the comm is closed because its members continue in another one
+                               (ddl__health_abandon) */
     bool shrinking;
 
     /* The first member whose process ended without a leave message. */
@@ -140,12 +141,12 @@ struct ddl__health {
     ddl__stall stall;
     int64_t warned_of; /* the submission time of the last named operation that was warned about */
     int64_t asked_of;  /* the submission time of the last one that rank 0 was asked about */
-    char name_state[DDL__NAME_STATE]; /* rank 0's answer; "": none yet */
+    char name_state[DDL__NAME_STATE]; /* the answer of rank 0, or "" if there is none yet */
 
     pthread_t writer; /* writes the flight record */
     bool writing;
 
-    struct ddl__late *late; /* see late_control.c; NULL: there are no late members */
+    struct ddl__late *late; /* the late connections (late_control.c), or NULL */
 };
 
 typedef struct ddl__detector {
@@ -276,7 +277,7 @@ int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *conte
 void ddl__names_check(ddl__health *health, int64_t now);
 
 /* Describe the ranks that have not called the oldest waiting operation with a name, like
- * ": rank 1 not there yet; ...". Leaves `text` unchanged if rank 0 has not answered yet. */
+ * ": not called by rank 1; ...". Leaves `text` unchanged if rank 0 has not answered yet. */
 void ddl__names_explain(const ddl__health *health, const char *name, char *text, size_t size);
 
 /* Handle a member's ASK_NAME message to rank 0, or rank 0's ANSWER_NAME. */

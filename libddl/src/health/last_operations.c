@@ -299,7 +299,7 @@ bool ddl__member_is_late(const ddl__health *h, int rank, const ddl__signature *o
 typedef struct lateness {
     const ddl__health *health;
     const ddl__signature *own;
-    int64_t since; /* the operation's start */
+    int64_t since; /* time when the operation started */
 } lateness;
 
 static bool is_late_rank(const void *context, int rank)
@@ -320,7 +320,7 @@ static void describe_late(const lateness *l, char *text, size_t size)
         char operation[DDL__CALL_MAX];
         ddl__describe_whole(operation, sizeof operation, &position->last);
         at += (size_t)snprintf(text + at, size - at, "; %s %s %s as operation %u",
-                               l->health->names[rank], position->ended ? "has ended" : "is in",
+                               l->health->names[rank], position->ended ? "has completed" : "is in",
                                operation, sequence_of(&position->last));
     }
 }
@@ -334,13 +334,10 @@ static void warn_stalled(const ddl__health *h, const ddl__record *record, int64_
     ddl__describe_whole(operation, sizeof operation, &record->signature);
     ddl__log(DDL__WARN, "%s: %s as operation %u has waited for %.1f s: %s%s%s", h->names[h->rank],
              operation, sequence_of(late.own), (double)(now - record->started) * 1e-9,
-             n                       ? ranks
-             : h->membership->n_late ? "no rank"
-                                     : "all ranks",
-             n                       ? " not there yet"
-             : h->membership->n_late ? " is known to be late"
-                                     : " have called it",
-             what);
+             n                       ? "not called by "
+             : h->membership->n_late ? "no rank is known to be late"
+                                     : "all ranks have called it",
+             n ? ranks : "", what);
 }
 
 /* True if the member is late, and its known position is newer than the start of our operation. */
@@ -363,7 +360,7 @@ void ddl__operations_explain(void *health, const ddl__signature *operation, cons
         lateness late = {h, operation, record.started};
         if (ddl__list_ranks(ranks, sizeof ranks, h->size, is_missing_since, &late)) {
             describe_late(&late, what, sizeof what);
-            snprintf(text, size, ": %s not there yet%s", ranks, what);
+            snprintf(text, size, ": not called by %s%s", ranks, what);
         }
     }
     pthread_mutex_unlock(&h->detector->lock);

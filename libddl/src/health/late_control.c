@@ -259,7 +259,7 @@ static void update_candidates(ddl__late *late)
             continue;
         if (!is_candidate(late, next) ||
             ddl__may_share_memory(&addresses[h->rank], &addresses[next]))
-            break; /* it leads next, and can be reached */
+            break; /* this candidate leads next, and can be reached */
         late->candidates[late->n_candidates++] = (ddl__reach){.rank = next};
     }
     late->wanted *= CANDIDATES_MORE;
@@ -385,7 +385,7 @@ ddl_status ddl__late_create(ddl__health *h)
 {
     ddl__late *late = calloc(1, sizeof *late);
     if (!late)
-        return ddl__fail(DDL_ENOMEM, "no memory for connections of %d members", h->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for connections of %d members", h->size);
     late->health = h;
     late->wireup = (ddl__wireup){.endpoint = h->config.endpoint,
                                  .slot = h->config.slot,
@@ -418,7 +418,9 @@ void ddl__late_start(ddl__health *h)
     int error = ddl__thread_start(&h->late->thread, dial_leaders, h->late);
     h->late->started = !error;
     if (error)
-        ddl__log(DDL__WARN, "%s cannot connect to the rank that leads the survivors: no thread: %s",
+        ddl__log(DDL__WARN,
+                 "%s cannot connect to the rank that leads the survivors, because no thread can be "
+                 "started: %s",
                  h->names[h->rank], strerror(error));
 }
 

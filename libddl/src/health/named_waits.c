@@ -67,13 +67,14 @@ static size_t describe_last(const question *q, int rank, char *text, size_t size
         rank == h->rank ? ddl__health_position(h, ddl__now()) : h->members[rank].position;
     char last[DDL_NAME_MAX], operation[DDL__CALL_MAX];
     ddl__engine_name_is_missing(h->engine, q->name, rank, last);
-    size_t n = (size_t)snprintf(
-        text, size, last[0] ? "; %s last called \"%s\"" : "; %s called none", h->names[rank], last);
+    size_t n = (size_t)snprintf(text, size,
+                                last[0] ? "; %s last called \"%s\"" : "; %s has called no name",
+                                h->names[rank], last);
     if (!position.last.words[0] || n >= size)
         return n;
     ddl__describe_whole(operation, sizeof operation, &position.last);
     return n + (size_t)snprintf(text + n, size - n, ", and %s %s as operation %u",
-                                position.ended ? "has ended" : "is in", operation,
+                                position.ended ? "has completed" : "is in", operation,
                                 (unsigned)(position.last.words[0] >> 32));
 }
 
@@ -84,10 +85,10 @@ static void describe_missing(const ddl__health *h, const char *name, char text[D
     question q = {h, name};
     char ranks[200];
     if (!ddl__list_ranks(ranks, sizeof ranks, h->size, is_missing, &q)) {
-        snprintf(text, DDL__NAME_STATE, "all have called it");
+        snprintf(text, DDL__NAME_STATE, "all ranks have called it");
         return;
     }
-    size_t at = (size_t)snprintf(text, DDL__NAME_STATE, "%s not there yet", ranks);
+    size_t at = (size_t)snprintf(text, DDL__NAME_STATE, "not called by %s", ranks);
     for (int rank = 0; rank < h->size && at + 1 < DDL__NAME_STATE; rank++)
         if (is_missing(&q, rank))
             at += describe_last(&q, rank, text + at, DDL__NAME_STATE - at);

@@ -107,7 +107,7 @@ static void send_message(void *context, int to, const ddl__member_msg *message)
     case DDL__ANSWER:
     case DDL__ASK_NAME:
     case DDL__ANSWER_NAME:
-    case DDL__GONE: break; /* not sent by this port */
+    case DDL__GONE: break; /* this port does not send these messages */
     }
 }
 
@@ -224,7 +224,7 @@ void ddl__ports_receive(ddl__health *h, int from, ddl__control_msg kind,
 ddl_status ddl__health_expel(ddl__health *h, int rank, const char *reason)
 {
     char why[sizeof((expulsion *)0)->reason];
-    snprintf(why, sizeof why, "%s", reason && reason[0] ? reason : "no reason given");
+    snprintf(why, sizeof why, "%s", reason && reason[0] ? reason : "no reason was given");
     ddl__sanitize_text(why, sizeof why);
     pthread_mutex_lock(&h->detector->lock);
     ddl_status status = ddl__member_expel(h->membership, rank, why, ddl__now());
@@ -259,7 +259,7 @@ static void describe(const ddl__health *h, int rank, const ddl__cause *cause, ch
         snprintf(text, DDL__CAUSE, "%s", ddl__seal_error(cause->error, error, sizeof error));
         break;
     case DDL__CAUSE_CONTINUES:
-        snprintf(text, DDL__CAUSE, "it goes on without rank %d", h->rank);
+        snprintf(text, DDL__CAUSE, "it continues without rank %d", h->rank);
         break;
     case DDL__CAUSE_EXPELLED:
         snprintf(text, DDL__CAUSE, "expelled by %s: %s", h->names[cause->by], cause->text);
@@ -273,7 +273,7 @@ static void describe(const ddl__health *h, int rank, const ddl__cause *cause, ch
                  h->names[cause->other]);
         break;
     case DDL__CAUSE_NOT_CONNECTED:
-        snprintf(text, DDL__CAUSE, "it has not connected to %s after the comm's death", self);
+        snprintf(text, DDL__CAUSE, "it did not connect to %s after the comm had died", self);
         break;
     case DDL__CAUSE_NOT_REACHED:
         snprintf(text, DDL__CAUSE, "%s cannot reach it: %s", self, cause->text);
@@ -294,8 +294,8 @@ static void member_died(void *context, int rank, const ddl__cause *cause)
     ddl__health *h = context;
     describe(h, rank, cause, h->members[rank].cause);
     if (cause->kind == DDL__CAUSE_CONFIRMED)
-        ddl__log(DDL__INFO, "%s: the process of %s has ended: a witness saw it", h->names[h->rank],
-                 h->names[rank]);
+        ddl__log(DDL__INFO, "%s: a witness reports that the process of %s has ended",
+                 h->names[h->rank], h->names[rank]);
     else if (cause->kind != DDL__CAUSE_LEFT_OUT)
         ddl__log(DDL__INFO, "%s: %s is dead: %s", h->names[h->rank], h->names[rank],
                  h->members[rank].cause);
@@ -336,7 +336,7 @@ static void end_comm(void *context, const ddl__comm_end *end)
     case DDL__END_GIVEN_UP:
         ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %s", self, name, end->text);
         break;
-    case DDL__END_LOST: /* no silence: a DEAD message with the reason will follow */
+    case DDL__END_LOST: /* this is not silence: a DEAD message with the reason will follow */
         if (end->state == DDL__SILENT && !end->silent_ms)
             ddl__health_end(h, DDL_EPEER, "%s cannot be reached by %s", self, name);
         else if (end->state == DDL__SILENT)

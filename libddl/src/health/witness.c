@@ -38,7 +38,7 @@ typedef struct end {
 } end;
 
 struct ddl__witness {
-    int fd; /* -1: the launcher has exited */
+    int fd; /* the connection; -1 if the launcher has exited */
     ddl__digest endpoint;
     record in;
     size_t have;                 /* number of bytes in `in` */
@@ -84,8 +84,9 @@ ddl__witness *ddl__witness_open(const ddl__digest *endpoint, const char *name)
     if (w->fd >= 0 && witness_send(w, "ddlwitn1", w->endpoint))
         return w;
     ddl__log(DDL__WARN,
-             "no connection to the launcher, DDL_WITNESS=\"%s\": %s; it cannot confirm the end of "
-             "a process",
+             "cannot connect to the launcher at DDL_WITNESS=\"%s\": %s; it cannot confirm that a "
+             "process has "
+             "ended",
              name, strerror(errno));
     ddl__close_guarded(w->fd);
     free(w);

@@ -79,7 +79,7 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
     ddl__peer *peer = &m->peers[from];
     if (message->kind == DDL__JOIN) {
         memcpy(ddl__accused(m, from), message->set, m->set_bytes);
-        m->disputed_until = 0; /* wait again: more evidence may be on its way */
+        m->disputed_until = 0; /* wait again, because more evidence may be on its way */
         peer->joined = message->attempt;
         peer->leader = message->leader;
     } else if (message->kind == DDL__VOUCH) {

@@ -45,7 +45,8 @@ unsigned ddl__creation_handle(ddl__creation *c, ddl__creation_cause cause,
     c->end = *fact;
     if (fact->status == DDL__SUPERSEDED)
         actions |= DDL__CREATION_RAISE;
-    if (cause == DDL__CREATION_ABORTED && fact->from >= 0) /* `from` notifies this member, too */
+    if (cause == DDL__CREATION_ABORTED &&
+        fact->from >= 0) /* the member `from` notifies this member, too */
         actions |= DDL__CREATION_IGNORE;
     return actions;
 }
@@ -55,7 +56,7 @@ unsigned ddl__creation_handle_answer(ddl__creation *c, ddl_status answer, uint32
     if (answer == DDL_OK)
         return DDL__CREATION_CONTINUE;
     if (theirs <= c->number)
-        return DDL__CREATION_FAIL; /* the peer has its own reason */
+        return DDL__CREATION_FAIL; /* the peer reports its own reason */
     return ddl__creation_handle(c, DDL__CREATION_OUTDATED,
                                 &(ddl__creation_end){DDL__SUPERSEDED, -1, theirs}, 0);
 }

@@ -65,8 +65,8 @@ typedef struct ddl__creation_end {
 typedef struct ddl__creation {
     uint32_t number;       /* in its family; 0: the comm's tag makes it unique */
     bool is_witnessed;     /* its members have another comm, which detects their deaths */
-    int64_t deadline;      /* the call's deadline */
-    int64_t doubted_until; /* after a loss: the limit for another fact that explains it; else 0 */
+    int64_t deadline;      /* deadline of the call */
+    int64_t doubted_until; /* after a loss: deadline for a fact that explains it; otherwise 0 */
     ddl__creation_end end; /* status DDL_OK: no fact of another member has ended the attempt */
 } ddl__creation;
 
@@ -104,7 +104,7 @@ ddl__creation_end ddl__creation_reason(const ddl__creation *c, ddl_status status
 /* The message that a member that fails with `status` sends to another one. */
 typedef enum ddl__creation_audience {
     DDL__CREATION_TELL_NOTHING,
-    DDL__CREATION_CLOSE_LINK, /* with the reason */
+    DDL__CREATION_CLOSE_LINK, /* send the reason */
     DDL__CREATION_SEND_NOTICE
 } ddl__creation_audience;
 ddl__creation_audience ddl__creation_audience_of(const ddl__creation *c, ddl_status status,

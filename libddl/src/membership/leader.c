@@ -61,7 +61,7 @@ void ddl__leader_dialed(ddl__membership *m, int leader, ddl__dialed result, int6
     if (m->peers[leader].state != DDL__ALIVE)
         return;
     switch (result) {
-    case DDL__DIALED_LEFT: /* it may have continued with other ranks before it left */
+    case DDL__DIALED_LEFT: /* the leader may have continued with other ranks before it left */
         m->peers[leader].may_continue = true;
         ddl__member_leave(m, leader);
         return;

@@ -251,7 +251,7 @@ void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted,
     if (peer->state == DDL__ALIVE) {
         ddl__member_lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_LINK_UNREACHABLE}, now);
     } else if (peer->by_report && ddl__member_is_dead(m, rank)) {
-        peer->by_report = false; /* the evidence is this rank's own now */
+        peer->by_report = false; /* from now on, the evidence is this rank's own */
         ddl__gossip_lost(m, rank);
     }
 }
@@ -396,7 +396,7 @@ void ddl__member_receive(ddl__membership *m, int from, const ddl__member_msg *me
     case DDL__ASK:
     case DDL__ANSWER:
     case DDL__ASK_NAME:
-    case DDL__ANSWER_NAME: break; /* they change no member's state */
+    case DDL__ANSWER_NAME: break; /* these messages change no member's state */
     }
 }
 

@@ -54,7 +54,7 @@ typedef enum ddl__cause_kind {
     DDL__CAUSE_SILENT,           /* silent for the member's silent_ns */
     DDL__CAUSE_UNREACHABLE,      /* error */
     DDL__CAUSE_CONTINUES,        /* it continues without this rank */
-    DDL__CAUSE_EXPELLED,         /* by; text: the reason */
+    DDL__CAUSE_EXPELLED,         /* by: the expelling rank; text: its reason */
     DDL__CAUSE_LEFT_OUT,         /* the survivors left it out when they shrank the comm */
     DDL__CAUSE_RESIGNED,         /* it led the agreement, and was cut off */
     DDL__CAUSE_LOST_BY_TWO,      /* by, other */
@@ -146,8 +146,10 @@ typedef struct ddl__peer {
     /* From its messages in the survivors' agreement: the last attempts that it has joined, decided,
      * created, and known to be created by all; and the leader that it follows. */
     uint32_t joined, decided, done, committed;
-    uint32_t vouched;    /* on a leader that has lost it: the attempt of its vouchers, a set */
-    uint32_t vouched_at; /* on a follower that has vouched for it: the attempt, and the leader */
+    uint32_t vouched;    /* on a leader that has lost the member: the attempt in which followers
+                            vouched for it */
+    uint32_t vouched_at; /* on a follower: the attempt in which it has vouched for the member, and
+                            the leader to which */
     int vouched_to;
     int leader;
     int disputes; /* while a leader decides: the number of ranks that it accuses or that accuse it;
@@ -157,9 +159,9 @@ typedef struct ddl__peer {
 /* The phase of the survivors' agreement on this rank. */
 typedef enum ddl__agreement_phase {
     DDL__AGREEMENT_IDLE,
-    DDL__AGREEMENT_GATHERING, /* until the leader has decided */
+    DDL__AGREEMENT_GATHERING, /* wait until the leader has decided */
     DDL__AGREEMENT_CREATING,  /* the caller creates the comm of the attempt */
-    DDL__AGREEMENT_AWAITING   /* until all survivors have created it */
+    DDL__AGREEMENT_AWAITING   /* wait until all survivors have created the comm */
 } ddl__agreement_phase;
 
 typedef struct ddl__membership {
@@ -179,7 +181,7 @@ typedef struct ddl__membership {
     unsigned char phase;    /* ddl__agreement_phase */
     bool has_sent;          /* JOIN of `gathering` was sent, with the accused ranks of our entry */
     unsigned char why;      /* ddl__agreement_failure */
-    int late_rank;          /* see ddl__agreement_why */
+    int late_rank;          /* the rank that ddl__agreement_why returns */
     int64_t deadline;       /* the agreement's deadline */
     int64_t disputed_until; /* see awaits_news in agreement.c; 0: nothing is disputed */
     uint32_t gathering;     /* the attempt that is being agreed on */
@@ -191,7 +193,7 @@ typedef struct ddl__membership {
 
     /* bytes of a set; offsets in the block of the sets, and of the ranks of GONE */
     size_t set_bytes, sets_at, gone_at;
-    ddl__peer peers[]; /* by rank; then the sets, and the ranks of GONE */
+    ddl__peer peers[]; /* the members by rank, followed by the sets and the ranks of GONE */
 } ddl__membership;
 
 /* ---- members.c ---- */

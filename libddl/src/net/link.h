@@ -135,7 +135,7 @@ struct ddl__link {
 
     /* Copy functions of send_user over shared memory; set by the link's user. NULL: memcpy. */
     ddl__link_copy_fn *copy, *copy_nontemporal;
-    ddl__stores *stores; /* stores.h; NULL if no memory is shared */
+    ddl__stores *stores; /* measurements of stores (stores.h); NULL if no memory is shared */
     bool from_memory;    /* the data to send is longer than the caches; set by the link's user */
 };
 

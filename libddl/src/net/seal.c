@@ -44,7 +44,7 @@ static bool way_open(const ddl__crypto *crypto, way *w, const unsigned char key[
     w->bytes = malloc(out ? WHOLE : INCOMING);
     w->cipher = ddl__cipher_create(crypto, key, out);
     if (!w->bytes)
-        ddl__fail(DDL_ENOMEM, "no memory to encrypt a connection");
+        ddl__fail(DDL_ENOMEM, "out of memory: cannot encrypt a connection");
     return w->bytes && w->cipher;
 }
 
@@ -60,7 +60,7 @@ ddl__seal *ddl__seal_create(const ddl__crypto *crypto, const unsigned char out[D
 {
     ddl__seal *seal = calloc(1, sizeof *seal);
     if (!seal) {
-        ddl__fail(DDL_ENOMEM, "no memory to encrypt a connection");
+        ddl__fail(DDL_ENOMEM, "out of memory: cannot encrypt a connection");
         return NULL;
     }
     seal->crypto = crypto;

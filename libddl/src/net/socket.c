@@ -234,7 +234,7 @@ int ddl__listen(const char *host, uint16_t *port)
     }
     if (!host || strchr(host, ':'))
         fd = ddl__listen_at((struct sockaddr *)&v6, sizeof v6);
-    if (fd < 0 && (!host || !strchr(host, ':'))) /* including hosts without IPv6 */
+    if (fd < 0 && (!host || !strchr(host, ':'))) /* this includes hosts without IPv6 */
         fd = ddl__listen_at((struct sockaddr *)&v4, sizeof v4);
     if (fd < 0)
         ddl__fail(DDL_ESYSTEM, "cannot listen on %s port %u: %s", host ? host : "any address",

@@ -69,15 +69,15 @@ bool ddl__try_again(int fd, short events, int64_t deadline);
 bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline);
 bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline);
 
-/* The same over a unix socket, with descriptors attached to the bytes. The receiver's array must be
- * -1 before; descriptors beyond its room are discarded. */
+/* Send or receive all bytes over a unix socket, with descriptors attached to them. The receiver's
+ * array must be -1 before; descriptors beyond its room are discarded. */
 enum { DDL__PASSED_MAX = 2 };
 bool ddl__send_with_fds(int fd, const void *bytes, size_t n, const int *passed, unsigned n_passed,
                         int64_t deadline);
 bool ddl__recv_with_fds(int fd, void *bytes, size_t n, int *passed, unsigned n_passed,
                         int64_t deadline);
 
-/* The same with one descriptor, or none (-1). */
+/* Send or receive all bytes over a unix socket with one descriptor, or without one (-1). */
 bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t deadline);
 bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline);
 

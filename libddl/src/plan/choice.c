@@ -87,7 +87,7 @@ static ddl__algorithm choose_in_any_order(const ddl__request *request)
     return request->all_shared ? DDL__ALGORITHM_DIRECT : DDL__ALGORITHM_NONE;
 }
 
-/* The same with an order, which the algorithm must follow. */
+/* Return the choice for a request with an order, which the algorithm must follow. */
 static ddl__algorithm choose_by_rule(const ddl__request *request)
 {
     ddl__algorithm rule = choose_in_any_order(request);

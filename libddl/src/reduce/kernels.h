@@ -244,7 +244,7 @@ KERNEL(u8, ONE, bit_xor, XOR, KEEP)
 BITS(u16)
 BITS(u32)
 BITS(u64)
-KERNEL(u8, ONE, odd, ODD, TRUTH) /* for bools, where all other ops are logical ones */
+KERNEL(u8, ONE, odd, ODD, TRUTH) /* xor of bools; the other ops of bools are logical ones */
 FLOATS(bf16, TWO)
 FLOATS(f32, ONE)
 FLOATS(f64, ONE)

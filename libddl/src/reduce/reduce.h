@@ -66,8 +66,9 @@ typedef struct ddl__kernels {
     ddl__pack_fn *pack[4];
     ddl__unpack_fn *unpack[4];
     ddl__copy_fn *copy, *copy_nontemporal;
-    /* The same for a multiple of DDL__LINES bytes. The non-temporal one needs a destination aligned
-     * to a cache line, and a later copy_nontemporal, possibly of zero bytes, for the fence. */
+    /* Copies of a multiple of DDL__LINES bytes, plain and non-temporal. The non-temporal one needs
+     * a destination aligned to a cache line, and a later copy_nontemporal, possibly of zero bytes,
+     * for the fence. */
     ddl__copy_fn *copy_lines, *copy_nontemporal_lines;
 } ddl__kernels;
 

@@ -198,8 +198,8 @@ ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *
     }
     sort_by_use(all, kept);
     if (!kept && *filter)
-        return ddl__fail(DDL_EINVAL, "no network interface is one of \"%s\"; there are %s", filter,
-                         there);
+        return ddl__fail(DDL_EINVAL, "no network interface matches \"%s\"; this host has %s",
+                         filter, there);
     *n = kept < DDL__INTERFACES_MAX ? kept : DDL__INTERFACES_MAX;
     return DDL_OK;
 }

@@ -10,7 +10,7 @@ static ddl__topology *allocate(int size)
     if (t)
         t->size = size;
     else
-        ddl__fail(DDL_ENOMEM, "no memory for the topology of %d ranks", size);
+        ddl__fail(DDL_ENOMEM, "out of memory for the topology of %d ranks", size);
     return t;
 }
 
@@ -156,7 +156,7 @@ static ddl_status group_hosts(ddl__topology *t, const char *description, bool is
         return DDL_OK;
     int *racks = calloc(2 * (size_t)hosts, sizeof *racks), *aisles = racks + hosts;
     if (!racks)
-        return ddl__fail(DDL_ENOMEM, "no memory for the topology of %d hosts", hosts);
+        return ddl__fail(DDL_ENOMEM, "out of memory for the topology of %d hosts", hosts);
     int64_t described = read_racks(t, description, racks, aisles);
     bool unknown = is_part && described > hosts;
     for (int r = 0; r < t->size && described == hosts; r++) {
@@ -267,7 +267,7 @@ static ddl_status find_nodes(ddl__topology *t, const ddl__location *locations)
     t->nodes = 0;
     t->node = malloc((size_t)t->size * sizeof *t->node);
     if (!t->node)
-        return ddl__fail(DDL_ENOMEM, "no memory for the nodes of %d ranks", t->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for the nodes of %d ranks", t->size);
     for (int r = 0; r < t->size; r++) {
         bool known = is_known(t, locations, t->group[r]);
         int q = 0;

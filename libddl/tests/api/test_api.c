@@ -44,7 +44,7 @@ static void structs(void)
         char unknown[16];
     } newer = {.known = {.struct_size = sizeof newer}};
     newer.unknown[3] = 1;
-    REFUSED(ddl_endpoint_create(&newer.known, &endpoint), DDL_EUNSUPPORTED, "is set");
+    REFUSED(ddl_endpoint_create(&newer.known, &endpoint), DDL_EUNSUPPORTED, "nonzero byte");
     newer.unknown[3] = 0;
     OK(ddl_endpoint_create(&newer.known, &endpoint));
     ddl_endpoint_destroy(endpoint);
@@ -78,7 +78,7 @@ static void creation(void)
             "addresses[0] and addresses[1] are equal");
     other[6] ^= 1; /* the endpoint's name */
     REFUSED(ddl_comm_create(endpoint, addresses, lengths, 1, 2, NULL, &comm), DDL_EINVAL,
-            "not this endpoint's");
+            "not the address of this endpoint");
     REFUSED(ddl_comm_create(endpoint, addresses, lengths, 2, 2, NULL, &comm), DDL_EINVAL,
             "rank is 2");
     REFUSED(ddl_comm_create(endpoint, addresses, lengths, 0, 0, NULL, &comm), DDL_EINVAL,
@@ -105,7 +105,7 @@ static void creation(void)
     OK(ddl_comm_create(endpoint, addresses, lengths, 0, 1, &config, &comm));
     ddl_comm *second = NULL;
     REFUSED(ddl_comm_create(endpoint, addresses, lengths, 0, 1, &config, &second), DDL_ESTATE,
-            "alive");
+            "already exists");
     ddl_comm_destroy(comm);
     OK(ddl_comm_create(endpoint, addresses, lengths, 0, 1, &config, &comm));
     ddl_comm_destroy(comm);
@@ -124,7 +124,7 @@ static void creation(void)
     CHECK(now() - start < 10, "%g s", now() - start);
     REFUSED(ddl_rendezvous(endpoint, "udp://a:1", 0, 2, &config, &comm), DDL_EINVAL, "udp://a:1");
     REFUSED(ddl_rendezvous(endpoint, "tcp://a:70000", 0, 2, &config, &comm), DDL_EINVAL, "70000");
-    REFUSED(ddl_rendezvous(endpoint, "tcp://a:1", 5, 2, &config, &comm), DDL_EINVAL, "rank 5");
+    REFUSED(ddl_rendezvous(endpoint, "tcp://a:1", 5, 2, &config, &comm), DDL_EINVAL, "rank is 5");
     REFUSED(ddl_rendezvous(endpoint, NULL, 0, 2, &config, &comm), DDL_EINVAL, "url is NULL");
     ddl_endpoint_destroy(endpoint);
 }
@@ -146,17 +146,17 @@ static void calls(ddl_comm *comm, void *argument)
     REFUSED(ddl_allreduce(comm, a, b, 1, DDL_F32, (ddl_op)11, NULL, NULL), DDL_EINVAL, "op is 11");
     REFUSED(ddl_allreduce(comm, a, b, 1, DDL_C64, (ddl_op)0, NULL, NULL), DDL_EINVAL, "op is 0");
     REFUSED(ddl_allreduce(comm, a, b, 1, DDL_F32, DDL_BIT_AND, NULL, NULL), DDL_EUNSUPPORTED,
-            "bit_and of f32 is not defined; f32 has sum, average, min, max and product");
+            "bit_and of f32 is not supported; f32 supports sum, average, min, max and product");
     REFUSED(ddl_allreduce(comm, a, b, 1, DDL_BOOL, DDL_AVERAGE, NULL, NULL), DDL_EUNSUPPORTED,
-            "average of bool is not defined; bool has all others");
+            "average of bool is not supported; bool supports all others");
     REFUSED(ddl_reduce_scatter(comm, a, b, 1, DDL_C64, DDL_MAX, NULL, NULL), DDL_EUNSUPPORTED,
-            "max of c64 is not defined; c64 has sum and average");
+            "max of c64 is not supported; c64 supports sum and average");
     REFUSED(ddl_allreduce(comm, a, NULL, 1, DDL_F32, DDL_SUM, NULL, NULL), DDL_EINVAL,
             "recv is NULL");
     REFUSED(ddl_allreduce(comm, a, a + 2, 4, DDL_F32, DDL_SUM, NULL, NULL), DDL_EINVAL, "overlap");
     REFUSED(ddl_allgather(comm, a + 2, a, 4, DDL_F32, NULL, NULL), DDL_EINVAL, "overlap");
     REFUSED(ddl_broadcast(comm, a, 1, DDL_F32, ddl_comm_size(comm), NULL, NULL), DDL_EINVAL,
-            "root is 2, size is 2");
+            "root is 2; must be from 0 to 1");
     REFUSED(ddl_broadcast(comm, a, 1, DDL_F32, -1, NULL, NULL), DDL_EINVAL, "root is -1");
     ddl_options options = {.struct_size = sizeof options, .memory = 2};
     REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "memory is 2");

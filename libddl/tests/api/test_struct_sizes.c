@@ -28,7 +28,7 @@ static void newer(ddl_comm *comm)
     OK(ddl_barrier(comm, &options.known, NULL));
     for (unsigned i = 0; i < sizeof options.unknown; i++) {
         char words[32];
-        sprintf(words, "byte %u is set", SIZE_0_2 + i);
+        sprintf(words, "a nonzero byte at offset %u", SIZE_0_2 + i);
         options.unknown[i] = 1;
         ddl_status status = ddl_barrier(comm, &options.known, NULL);
         CHECK(status == DDL_EUNSUPPORTED && strstr(ddl_last_error(), words), "%d \"%s\"", status,

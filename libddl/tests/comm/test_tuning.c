@@ -211,9 +211,9 @@ static void test_modes(void)
     static const struct {
         const char *mode, *by;
         const char *links;
-    } cases[] = {{"r:4", "ring, asked for", "tcp"},       {"r:4", "ring, asked for", "shm"},
-                 {"t:4", "tree, asked for", "tcp"},       {"h:1x4", "halving, asked for", "tcp"},
-                 {"h:2x2", "halving, asked for", "tcp"},  {"d:2x2", "hierarchical, chosen", "tcp"},
+    } cases[] = {{"r:4", "ring, requested", "tcp"},       {"r:4", "ring, requested", "shm"},
+                 {"t:4", "tree, requested", "tcp"},       {"h:1x4", "halving, requested", "tcp"},
+                 {"h:2x2", "halving, requested", "tcp"},  {"d:2x2", "hierarchical, chosen", "tcp"},
                  {"d:2x2", "hierarchical, chosen", "shm"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char options[32];
@@ -249,7 +249,7 @@ static void test_exploring(void)
     expect(log, " operations and sizes in a comm of 4 ranks in ", 1);
     expect(log, "explored all-reduce of 4 bytes and more in a comm of 4 ranks: ", 1);
     expect(log, "explored broadcast of 4 bytes and more in a comm of 4 ranks: ", 1);
-    CHECK(strstr(strstr(log, "all-reduce of 12000 bytes"), ", asked for"), "not as found: %s", log);
+    CHECK(strstr(strstr(log, "all-reduce of 12000 bytes"), ", requested"), "not as found: %s", log);
     const char *kept = content("plans");
     expect(kept, "4 all-reduce 1 ", 1);
     expect(kept, "4 all-reduce 8192 ", 1);
@@ -265,12 +265,12 @@ static void test_plan_file(void)
     write_file("given", "# by hand\n4 all-reduce 8192 ring\n4 all-reduce 16 tree\n"
                         "2 broadcast 16 chain\n4 broadcast 16 hosts\n");
     const char *log = run((job){"tcp", "", "given", "plan", 2, NULL, CALLS});
-    expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: ring, asked for", 1);
-    expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: tree, asked for", 1);
-    expect(log, "hosts, asked for", 0); /* hosts cannot do it */
+    expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: ring, requested", 1);
+    expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: tree, requested", 1);
+    expect(log, "hosts, requested", 0); /* hosts cannot do it */
     write_file("given", "4 all-reduce 8192 hierarchical\n");
     log = run((job){"tcp", "-mode d:2x2", "given", "plan", 1, NULL, CALLS});
-    expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: hierarchical, asked for", 1);
+    expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: hierarchical, requested", 1);
     write_file("given", "2 broadcast 16 chain\n");
     run((job){"tcp", "-mode p:4", "given", "warn", 2, NULL, CALLS});
     expect(content("given"), "2 broadcast 16 chain\n", 1);
@@ -293,13 +293,13 @@ static void test_plan_file(void)
 static void test_reports(void)
 {
     const char *log = run((job){"tcp", "-dump_iter 10", NULL, "warn", 5, NULL, CALLS});
-    expect(log, "10 operations, each on average: ", 2); /* 25, the last five not reported */
+    expect(log, "10 operations: on average ", 2); /* 25, the last five not reported */
     expect(log, "between hosts", 2);
-    expect(log, "slowest: rank ", 2);
+    expect(log, "the slowest is rank ", 2);
     log = run((job){"shm", "-mode p:4 -dump_iter 10", NULL, "warn", 5, NULL, CALLS});
     expect(log, "within hosts", 2);
     log = run((job){"shm", "-dump_iter 10", NULL, "warn", 25, NULL, GROUPS});
-    expect(log, " operations, each on average: ", 2);
+    expect(log, " operations: on average ", 2);
     log = run((job){"tcp", "-rebind_iter 5 -dev_sync 1", NULL, "warn", 1, NULL, CALLS});
     expect(log, "-rebind_iter is ignored: ", 1);
     expect(log, "-dev_sync is ignored: ", 1);

@@ -15,7 +15,7 @@
 
 #define TEXT_OF(number) #number
 #define TEXT(number)    TEXT_OF(number)
-#define WE_SPEAK        "we speak " TEXT(DDL__PROTOCOL)
+#define WE_SPEAK        "but this libddl speaks protocol " TEXT(DDL__PROTOCOL)
 
 enum { LIMIT_MS = 10000 };
 

@@ -55,7 +55,7 @@ static int member(board *b, int rank, uint32_t links, rlim_t hard, bool scarce)
     if (hard < ENOUGH) {
         bool own = status == DDL_ESYSTEM && strstr(ddl_last_error(), "ulimit -Hn");
         bool told =
-            strstr(ddl_last_error(), "could not create the comm: a comm of 3 members takes");
+            strstr(ddl_last_error(), "could not create the comm: a comm of 3 members needs");
         CHECK(own || told, "rank %d: %d %s", rank, status, ddl_last_error());
         CHECK(seconds() - start < 0.5e-3 * LIMIT_MS, "after %g s", seconds() - start);
         return 0;

@@ -126,7 +126,7 @@ static void test_late_rank_0(void)
     for (int r = 0; r < 2; r++)
         CHECK(v[r].status == DDL_OK, "rank %d: %s", r, v[r].text);
     SAYS(v[1], 1, "for rank 0 at the rendezvous tcp://127.0.0.1:");
-    SAYS(v[1], 1, "Connection refused; is rank 0 running?");
+    SAYS(v[1], 1, "Connection refused; check that rank 0 is running");
 }
 
 static void test_no_warnings(void)
@@ -275,7 +275,7 @@ static void test_creation(int rank)
     start(&v);
     finish(&v);
     CHECK(v.status == DDL_ETIMEDOUT, "%d: %s", v.status, v.text);
-    snprintf(words, sizeof words, "not there yet: rank %d on ", !rank);
+    snprintf(words, sizeof words, "not connected yet: rank %d on ", !rank);
     SAYS(v, 1, "the creation of a comm of 2 ranks has waited for ");
     SAYS(v, 1, words);
 }

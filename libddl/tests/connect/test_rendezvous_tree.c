@@ -204,7 +204,7 @@ static void test_warning(void)
     size_t n = (size_t)pread(fileno(said), text, sizeof text - 1, 0);
     CHECK(n < sizeof text, "pread");
     text[n] = 0;
-    const char *found = strstr(text, "rank 6, and 0 others, have yet to get the list");
+    const char *found = strstr(text, "rank 6 and 0 others have not fetched the list");
     CHECK(found && strstr(text, "rank 4 on ") && !strstr(found, "has waited"), "%s", text);
     fclose(said);
 }

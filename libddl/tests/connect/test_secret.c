@@ -78,7 +78,7 @@ static void test_wrong_files(void)
     static char large[DDL__KEY * 256];
     for (size_t i = 0; i < sizeof open_modes / sizeof *open_modes; i++) {
         write_text("hidden", open_modes[i]);
-        WRONG("chmod 600");
+        WRONG("set mode 600");
     }
     write_text("", 0600);
     WRONG("is empty");
@@ -88,7 +88,7 @@ static void test_wrong_files(void)
     WRONG("zero byte");
     memset(large, 'x', sizeof large);
     write_file(large, sizeof large, 0600);
-    WRONG("more than 4095 bytes");
+    WRONG("at most 4095 bytes");
     write_file(large, 4095, 0600);
     ddl_endpoint *endpoint;
     OK(ddl_endpoint_create(NULL, &endpoint));
@@ -101,10 +101,10 @@ static void test_wrong_files(void)
     unlink(path);
     WRONG("No such file");
     CHECK(!mkdir(path, 0700), "mkdir");
-    WRONG("is not a file");
+    WRONG("is not a regular file");
     rmdir(path);
     CHECK(!mkfifo(path, 0600), "mkfifo"); /* opening it would wait for a writer */
-    WRONG("is not a file");
+    WRONG("is not a regular file");
     unlink(path);
     setenv("DDL_SECRET_FILE", "", 1);
     check_secret(NULL, NULL);

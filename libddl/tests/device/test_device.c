@@ -287,13 +287,14 @@ static int refusals(ddl_comm *comm)
     REFUSED(ddl_send(comm, device, 4, DDL_F32, 0, 0, &options, NULL), DDL_EUNSUPPORTED, "messages");
     options.stream = device;
     REFUSED(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
-            "give the stream to ddl_group_submit");
+            "pass the stream to ddl_group_submit");
     options.stream = NULL;
     OK(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &options, NULL));
     options.memory = DDL_MEMORY_HOST;
     REFUSED(ddl_allreduce(comm, NULL, host, 4, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
             "options.memory is DDL_MEMORY_HOST, but the group's operations have DDL_MEMORY_CUDA");
-    REFUSED(ddl_group_submit(group, NULL, NULL), DDL_EINVAL, "give the same to ddl_group_submit");
+    REFUSED(ddl_group_submit(group, NULL, NULL), DDL_EINVAL,
+            "pass the same value to ddl_group_submit");
     options = on_device;
     options.name = "gradients";
     REFUSED(ddl_group_submit(group, &options, NULL), DDL_EUNSUPPORTED, "named operations");
@@ -344,7 +345,7 @@ static int contexts(ddl_comm *comm)
     REFUSED(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &options, NULL), DDL_EINVAL,
             "of another CUDA context");
     REFUSED(ddl_allreduce(comm, NULL, other, 4, DDL_U32, DDL_SUM, &on_device, NULL), DDL_EINVAL,
-            "is on GPU 1, but this comm's are on GPU 0");
+            "is on GPU 1, but this comm uses GPU 0");
     OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &on_device, NULL));
     ddl_comm_destroy(comm);
     return 0;

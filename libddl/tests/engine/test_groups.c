@@ -211,10 +211,10 @@ static void refusals(ddl_comm *comm, void *argument)
     REFUSED(ddl_allreduce(twin, NULL, &x, 1, DDL_F32, DDL_SUM, &in, NULL), DDL_EINVAL,
             "another comm");
     REFUSED(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &in, &work), DDL_EINVAL,
-            "one work together");
+            "returns one work");
     in.name = "x";
     REFUSED(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &in, NULL), DDL_EINVAL,
-            "name the group");
+            "pass the name to ddl_group_submit");
     in.name = NULL;
     REFUSED(ddl_group_submit(group, &in, NULL), DDL_EINVAL, "options.group");
     in.group = NULL;

@@ -399,16 +399,17 @@ static void refusals(ddl_comm *comm, void *argument)
     (void)argument;
     INVALID(ddl_send(NULL, &f, 1, DDL_F32, 0, 0, NULL, NULL), "comm is NULL");
     INVALID(ddl_recv(NULL, &f, 1, DDL_F32, 0, 0, NULL, NULL, NULL), "comm is NULL");
-    INVALID(ddl_send(comm, &f, 1, DDL_F32, 2, 0, NULL, NULL), "dest is 2, size is 2");
+    INVALID(ddl_send(comm, &f, 1, DDL_F32, 2, 0, NULL, NULL), "dest is 2; must be from 0 to 1");
     INVALID(ddl_send(comm, &f, 1, DDL_F32, -1, 0, NULL, NULL), "dest is -1");
-    INVALID(ddl_recv(comm, &f, 1, DDL_F32, 2, 0, NULL, NULL, NULL), "source is 2, size is 2");
+    INVALID(ddl_recv(comm, &f, 1, DDL_F32, 2, 0, NULL, NULL, NULL),
+            "source is 2; must be from 0 to 1");
     INVALID(ddl_recv(comm, &f, 1, DDL_F32, -2, 0, &sender, NULL, &work), "source is -2");
     INVALID(ddl_send(comm, &f, 1, DDL_F32, 0, -1, NULL, NULL), "tag is -1");
     INVALID(ddl_recv(comm, &f, 1, DDL_F32, 0, -5, NULL, NULL, NULL), "tag is -5");
     INVALID(ddl_send(comm, &f, -1, DDL_F32, 0, 0, NULL, NULL), "count is -1");
     INVALID(ddl_send(comm, &f, (int64_t)1 << 48, DDL_U8, 0, 0, NULL, NULL), "too large");
     INVALID(ddl_send(comm, &f, 1, (ddl_dtype)99, 0, 0, NULL, NULL), "dtype is 99");
-    INVALID(ddl_send(comm, NULL, 3, DDL_F32, 0, 0, NULL, NULL), "buffer is NULL, count is 3");
+    INVALID(ddl_send(comm, NULL, 3, DDL_F32, 0, 0, NULL, NULL), "buffer is NULL, but count is 3");
     INVALID(ddl_recv(comm, NULL, 3, DDL_F32, 0, 0, NULL, NULL, NULL), "buffer is NULL");
     options.name = "grad";
     INVALID(ddl_send(comm, &f, 1, DDL_F32, 0, 0, &options, NULL), "options.name is \"grad\"");

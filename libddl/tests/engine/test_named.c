@@ -276,7 +276,7 @@ static void refusals(ddl_comm *comm, void *argument)
     longest[DDL_NAME_MAX] = 0;
     ddl_options options = named(longest);
     REFUSED(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
-            "options.name has 256 bytes");
+            "which has 256 bytes");
     options.name = "message";
     REFUSED(ddl_send(comm, &x, 1, DDL_F32, 0, 0, &options, NULL), DDL_EINVAL, "name");
     options.name = "twice";
@@ -284,7 +284,7 @@ static void refusals(ddl_comm *comm, void *argument)
         if (ddl_comm_rank(comm) == 0) {
             OK(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, &work));
             REFUSED(ddl_allreduce(comm, NULL, &y, 1, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
-                    "\"twice\" is pending");
+                    "\"twice\" is already pending");
             OK(ddl_barrier(comm, NULL, NULL));
         } else {
             OK(ddl_barrier(comm, NULL, NULL));
@@ -354,7 +354,7 @@ static void missing(ddl_comm *comm, void *argument)
     ddl_work_destroy(work);
     CHECK(status == DDL_EEXPIRED, "%d: %s", status, ddl_last_error());
     char who[64];
-    snprintf(who, sizeof who, "rank %d not there yet", size - 1);
+    snprintf(who, sizeof who, "not called by rank %d", size - 1);
     CHECK(strstr(ddl_last_error(), "\"lonely\"") && strstr(ddl_last_error(), who), "%s",
           ddl_last_error());
 }

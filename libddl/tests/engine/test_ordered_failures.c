@@ -27,7 +27,8 @@ static void check_orders(void)
             "workers is 0; must be from 1 to 4096");
     REFUSED(ddl_order_create(&one, 4097, 2, &order), DDL_EINVAL, "workers is 4097");
     REFUSED(ddl_order_create(&one, 1, 0, &order), DDL_EINVAL, "ranks is 0");
-    REFUSED(ddl_order_create(wrong, 2, 3, &order), DDL_EINVAL, "owners[1] is 3, ranks is 3");
+    REFUSED(ddl_order_create(wrong, 2, 3, &order), DDL_EINVAL,
+            "owners[1] is 3; must be from 0 to 2");
     CHECK(!order, "an order was left");
 
     OK(ddl_order_create(owners, WORKERS, SIZE, &order));
@@ -89,7 +90,7 @@ static int refused(ddl_comm *comm)
             DDL_EINVAL, "comm is NULL");
     REFUSED(SUM(NULL, parts, result, 1, DDL_F32, DDL_SUM, NULL), DDL_EINVAL, "order is NULL");
     REFUSED(SUM(small, parts, result, 1, DDL_F32, DDL_SUM, NULL), DDL_EINVAL,
-            "the order is for 2 ranks, the comm has 3");
+            "the order is for 2 ranks, but the comm has 3");
     REFUSED(SUM(order, parts, result, -1, DDL_F32, DDL_SUM, NULL), DDL_EINVAL, "count is -1");
     REFUSED(SUM(order, parts, result, 1, DDL_F8_E4M3, DDL_SUM, NULL), DDL_EUNSUPPORTED, "f8e4m3");
     REFUSED(SUM(order, parts, result, 1, (ddl_dtype)77, DDL_SUM, NULL), DDL_EINVAL, "dtype is 77");

@@ -27,18 +27,18 @@ static void counts(ddl_comm *comm, float *a, float *b)
     INVALID(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(-5, 1), NULL, DDL_F32, NULL, NULL),
             "recv_counts[0] is -5");
     INVALID(ddl_allgatherv(comm, a, b, TWO(INT64_MAX, 1), NULL, DDL_F32, NULL, NULL),
-            "counts[0] is 9223372036854775807, too large for 2 ranks");
+            "counts[0] is 9223372036854775807, which is too large for 2 ranks");
     INVALID(ddl_allgatherv(comm, a, b, TWO(1, 1), TWO(0, -2), DDL_F32, NULL, NULL),
             "displs[1] is -2");
     INVALID(ddl_allgatherv(comm, a, b, TWO(1, 1), TWO(0, far), DDL_F32, NULL, NULL),
-            "displs[1] is 288230376151711744, too large");
+            "displs[1] is 288230376151711744, which is too large");
     INVALID(ddl_allgatherv(comm, a, b, TWO(1, 1), TWO(INT64_MAX, 0), DDL_F32, NULL, NULL),
-            "displs[0] is 9223372036854775807, too large");
+            "displs[0] is 9223372036854775807, which is too large");
     INVALID(ddl_allgatherv(comm, a, b, NULL, NULL, DDL_F32, NULL, NULL), "counts is NULL");
     INVALID(ddl_allgatherv(comm, a, b, TWO(1, 1), NULL, (ddl_dtype)77, NULL, NULL), "dtype is 77");
     INVALID(ddl_reduce_scatterv(comm, a, b, NULL, DDL_F32, DDL_SUM, NULL, NULL), "counts is NULL");
     INVALID(ddl_reduce_scatterv(comm, a, b, TWO(1, most + 1), DDL_F32, DDL_SUM, NULL, NULL),
-            "counts[1] is 281474976710656, too large");
+            "counts[1] is 281474976710656, which is too large");
     INVALID(ddl_reduce_scatterv(comm, a, b, TWO(1, 1), DDL_F32, (ddl_op)0, NULL, NULL), "op is 0");
     INVALID(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(2, 2), NULL, DDL_F32, NULL, NULL),
             ddl_comm_rank(comm) ? "send_counts[1] is 1, but recv_counts[1] is 2"
@@ -47,11 +47,11 @@ static void counts(ddl_comm *comm, float *a, float *b)
 
 static void overlaps(ddl_comm *comm, float *a, float *b)
 {
-    const char *both = "rank 1's 4 elements at 2, rank 0's 3 at 5";
+    const char *both = "4 elements at 2 for rank 1, and 3 at 5 for rank 0";
     INVALID(ddl_allgatherv(comm, a, b, TWO(3, 4), TWO(5, 2), DDL_F32, NULL, NULL), both);
     INVALID(ddl_alltoallv(comm, a, TWO(3, 3), NULL, b, TWO(3, 3), TWO(1, 3), DDL_F32, NULL, NULL),
-            "recv_counts and recv_displs let two blocks of recv overlap: rank 0's 3 elements at 1, "
-            "rank 1's 3 at 3");
+            "recv_counts and recv_displs give overlapping blocks of recv: 3 elements at 1 for rank "
+            "0, and 3 at 3 for rank 1");
     INVALID(ddl_allgatherv(comm, a + 11, a, TWO(2, 2), TWO(10, 0), DDL_F32, NULL, NULL),
             "send and recv overlap");
     INVALID(ddl_alltoallv(comm, a + 3, TWO(1, 1), TWO(0, 5), a, TWO(1, 1), TWO(2, 4), DDL_F32, NULL,
@@ -67,11 +67,12 @@ static void in_place(ddl_comm *comm, float *a)
     int other = !ddl_comm_rank(comm);
     int64_t one[] = {1, 1}, more[] = {1, 1}, here[] = {0, 4}, there[] = {0, 5};
     more[other] = 3;
-    INVALID(ddl_alltoallv(comm, NULL, one, NULL, a, more, NULL, DDL_F32, NULL, NULL),
-            other ? "in place, but rank 1 receives 1 elements at 1 and sends 3 at 1"
-                  : "in place, but rank 0 receives 1 elements at 0 and sends 3 at 0");
+    INVALID(
+        ddl_alltoallv(comm, NULL, one, NULL, a, more, NULL, DDL_F32, NULL, NULL),
+        other ? "in place, but this rank sends rank 1 1 elements at 1 and receives 3 at 1 from it"
+              : "in place, but this rank sends rank 0 1 elements at 0 and receives 3 at 0 from it");
     INVALID(ddl_alltoallv(comm, a, one, here, a, one, there, DDL_F32, NULL, NULL),
-            "in place, but rank 1 receives 1 elements at 4 and sends 1 at 5");
+            "in place, but this rank sends rank 1 1 elements at 4 and receives 1 at 5 from it");
 }
 
 static void pointers(ddl_comm *comm, float *a, float *b)
@@ -81,7 +82,8 @@ static void pointers(ddl_comm *comm, float *a, float *b)
     INVALID(ddl_reduce(comm, a, NULL, 1, DDL_F32, DDL_SUM, rank, NULL, NULL), "recv is NULL");
     INVALID(ddl_reduce(comm, a, a + 1, 2, DDL_F32, DDL_SUM, rank, NULL, NULL), "overlap");
     INVALID(ddl_reduce(comm, a, b, 1, DDL_F32, (ddl_op)0, rank, NULL, NULL), "op is 0");
-    INVALID(ddl_reduce(comm, a, b, 1, DDL_F32, DDL_SUM, SIZE, NULL, NULL), "root is 2, size is 2");
+    INVALID(ddl_reduce(comm, a, b, 1, DDL_F32, DDL_SUM, SIZE, NULL, NULL),
+            "root is 2; must be from 0 to 1");
     INVALID(ddl_gather(comm, NULL, b, 1, DDL_F32, other, NULL, NULL), "send is NULL");
     INVALID(ddl_gather(comm, a, NULL, 1, DDL_F32, rank, NULL, NULL), "recv is NULL");
     INVALID(ddl_gather(comm, a + 1, a, 2, DDL_F32, rank, NULL, NULL), "overlap");
@@ -105,13 +107,13 @@ static void roots(ddl_comm *comm, float *a, float *b)
     INVALID(ddl_gatherv(comm, a, 1, b, TWO(1, 1), NULL, DDL_F32, SIZE, NULL, NULL), "root is 2");
     INVALID(ddl_gatherv(comm, a, -1, NULL, NULL, NULL, DDL_F32, other, NULL, NULL), "count is -1");
     INVALID(ddl_gatherv(comm, a, (int64_t)1 << 48, NULL, NULL, NULL, DDL_F32, other, NULL, NULL),
-            "count is 281474976710656, too large");
+            "count is 281474976710656, which is too large");
     INVALID(ddl_gatherv(comm, a, 1, b, NULL, NULL, DDL_F32, rank, NULL, NULL), "counts is NULL");
     INVALID(ddl_gatherv(comm, a, 1, b, TWO(2, 2), NULL, DDL_F32, rank, NULL, NULL),
-            rank ? "count is 1, but the root's own counts[1] is 2"
-                 : "count is 1, but the root's own counts[0] is 2");
+            rank ? "count is 1, but counts[1] of the root is 2"
+                 : "count is 1, but counts[0] of the root is 2");
     INVALID(ddl_gatherv(comm, a, 3, b, TWO(3, 3), TWO(2, 0), DDL_F32, rank, NULL, NULL),
-            "rank 1's 3 elements at 0, rank 0's 3 at 2");
+            "3 elements at 0 for rank 1, and 3 at 2 for rank 0");
     INVALID(ddl_gatherv(comm, a, 1, NULL, TWO(1, 1), NULL, DDL_F32, rank, NULL, NULL),
             "recv is NULL");
     INVALID(ddl_gatherv(comm, NULL, 1, b, NULL, NULL, DDL_F32, other, NULL, NULL), "send is NULL");
@@ -119,7 +121,7 @@ static void roots(ddl_comm *comm, float *a, float *b)
             "send and recv overlap");
     INVALID(ddl_scatterv(comm, a, NULL, NULL, b, 1, DDL_F32, rank, NULL, NULL), "counts is NULL");
     INVALID(ddl_scatterv(comm, a, TWO(0, 0), NULL, b, 1, DDL_F32, rank, NULL, NULL),
-            "count is 1, but the root's own counts");
+            "count is 1, but counts[");
     INVALID(ddl_scatterv(comm, a, TWO(1, 1), TWO(0, -1), b, 1, DDL_F32, rank, NULL, NULL),
             "displs[1] is -1");
     INVALID(ddl_scatterv(comm, NULL, TWO(1, 1), NULL, b, 1, DDL_F32, rank, NULL, NULL),

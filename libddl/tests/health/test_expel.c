@@ -197,7 +197,7 @@ static int lower_hangs(ddl_comm *comm)
         return stop_and_stay_out(comm, "expelled by rank 1 on ");
     await_stopped(0);
     OK(ddl_comm_expel(comm, 0, NULL));
-    expect_end(comm, ": no reason given");
+    expect_end(comm, ": no reason was given");
     go_on(comm, 1);
     kill(b->pids[0], SIGCONT);
     return 0;

@@ -52,8 +52,8 @@ static int stalls(ddl_comm *comm)
     if (rank != LATE) {
         await_warning(rank ? "log1" : "log0");
         HAS("all-reduce(f32, 10, sum) as operation 2 has waited for ");
-        HAS("rank 2 not there yet; rank 2 on ");
-        HAS(" has ended barrier as operation 1");
+        HAS("not called by rank 2; rank 2 on ");
+        HAS(" has completed barrier as operation 1");
         CHECK(ddl_work_test(work) == DDL_INPROGRESS, "complete");
         OK(ddl_comm_report(comm, text, TEXT, &length));
         CHECK(length == strlen(text), "%zu, %zu", length, strlen(text));
@@ -115,10 +115,10 @@ static int stalls_by_name(ddl_comm *comm)
         snprintf(name, sizeof name, "log%d", rank);
         await_warning(name);
         HAS("all-reduce(f32, 10, sum) named \"grad/3\" has waited for ");
-        snprintf(words, sizeof words, "s: rank %d not there yet; rank %d on ", late_by_name,
+        snprintf(words, sizeof words, "s: not called by rank %d; rank %d on ", late_by_name,
                  late_by_name);
         HAS(words);
-        HAS(" last called \"grad/2\", and has ended barrier as operation 1");
+        HAS(" last called \"grad/2\", and has completed barrier as operation 1");
         CHECK(!strstr(strstr(text, "has waited") + 1, "has waited"), "warned twice: %s", text);
         CHECK(ddl_work_test(work) == DDL_INPROGRESS, "complete");
         OK(ddl_comm_report(comm, text, TEXT, &length));

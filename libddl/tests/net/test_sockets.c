@@ -39,12 +39,12 @@ static void test_refused(void)
 {
     ddl_endpoint *endpoint;
     ddl_endpoint_config config = {.struct_size = sizeof config, .interfaces = "nonesuch"};
-    INVALID(ddl_endpoint_create(&config, &endpoint), "there are");
+    INVALID(ddl_endpoint_create(&config, &endpoint), "this host has");
     config.interfaces = "10.0.0.0/40";
     INVALID(ddl_endpoint_create(&config, &endpoint), "\"10.0.0.0/40\"");
     config.interfaces = "lo";
     config.host = "127.0.0.1";
-    INVALID(ddl_endpoint_create(&config, &endpoint), "give one of them");
+    INVALID(ddl_endpoint_create(&config, &endpoint), "set only one of them");
     static const char *const ports[] = {"x", "0", "70000", "200-100", "1-", "1-2-3", "1 "};
     for (size_t i = 0; i < sizeof ports / sizeof *ports; i++) {
         config = (ddl_endpoint_config){.struct_size = sizeof config, .ports = ports[i]};
@@ -56,7 +56,7 @@ static void test_refused(void)
     INVALID(ddl_endpoint_create(NULL, &endpoint), "DDL_SOCKETS=\"two\"");
     unsetenv("DDL_SOCKETS");
     setenv("DDL_INTERFACES", "nonesuch", 1);
-    INVALID(ddl_endpoint_create(NULL, &endpoint), "there are");
+    INVALID(ddl_endpoint_create(NULL, &endpoint), "this host has");
     unsetenv("DDL_INTERFACES");
 }
 

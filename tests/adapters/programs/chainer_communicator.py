@@ -224,12 +224,12 @@ def check_overlap() -> None:
 def check_refused() -> None:
     for call, said in [
         (lambda: ddl.create_communicator("pure_nccl"), "'pure_nccl' must be 'ddl'"),
-        (lambda: comm.allreduce([1.0]), "data: is a list, not a NumPy array"),
+        (lambda: comm.allreduce([1.0]), "data is a list, not a NumPy array"),
         (
             lambda: comm.alltoall([of(0)] * (size + 1)),
             f"has {size + 1} arrays; must have one for each",
         ),
-        (lambda: ddl.allreduce(3), "array: is a int, not a NumPy array"),
+        (lambda: ddl.allreduce(3), "array is a int, not a NumPy array"),
     ]:
         try:
             call()

@@ -117,7 +117,7 @@ def optimizer():
     wrap = lambda: keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(sgd()))  # noqa: E731
     refused(ValueError, "another optimizer wraps", wrap)
     conflict = {"op": hvd.Sum, "gradient_predivide_factor": 2.0}
-    refused(ValueError, "only Average", lambda: hvd.DistributedOptimizer(sgd(), **conflict))
+    refused(ValueError, "op is not Average", lambda: hvd.DistributedOptimizer(sgd(), **conflict))
 
 
 def copies():

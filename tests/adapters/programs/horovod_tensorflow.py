@@ -227,7 +227,7 @@ def process_sets():
         loss = weight * (RANK + 1)
     found = hvd.DistributedGradientTape(plain, process_set=EVENS).gradient(loss, [weight])
     same(found, [total / len(MEMBERS) if EVENS.included() else RANK + 1])  # others train alone
-    refused(ValueError, "was added already", lambda: hvd.add_process_set(MEMBERS))
+    refused(ValueError, "was already added", lambda: hvd.add_process_set(MEMBERS))
     assert hvd.remove_process_set(EVENS) and not hvd.remove_process_set(EVENS)
 
 
@@ -282,7 +282,7 @@ def tape():
         lambda: hvd.PartialDistributedGradientTape(plain, local_layers=[3]),
     )
     bad = {"op": hvd.Sum, "gradient_predivide_factor": 2.0}
-    refused(ValueError, "only Average", lambda: hvd.DistributedGradientTape(plain, **bad))
+    refused(ValueError, "op is not Average", lambda: hvd.DistributedGradientTape(plain, **bad))
 
 
 def sessions():

@@ -241,8 +241,8 @@ def process_sets():
         hvd.barrier(EVENS)
     else:
         refused(ValueError, "not in the process set", lambda: hvd.barrier(EVENS))
-    refused(ValueError, "was added already", lambda: hvd.add_process_set(members))
-    refused(ValueError, "must be ranks from 0", lambda: hvd.add_process_set([SIZE]))
+    refused(ValueError, "was already added", lambda: hvd.add_process_set(members))
+    refused(ValueError, "must contain ranks from 0", lambda: hvd.add_process_set([SIZE]))
     assert hvd.remove_process_set(EVENS) and not hvd.remove_process_set(EVENS)
     assert not hvd.remove_process_set(hvd.global_process_set)
 
@@ -274,7 +274,7 @@ def state():
     refused(TypeError, text, lambda: hvd.allgather_object(lock if RANK == 1 else 0))
     lbfgs = torch.optim.LBFGS(model.parameters())
     refused(ValueError, "LBFGS", lambda: hvd.broadcast_optimizer_state(lbfgs, 0))
-    refused(ValueError, "neither a dict", lambda: hvd.broadcast_parameters(3, 0))
+    refused(ValueError, "must be a dict", lambda: hvd.broadcast_parameters(3, 0))
 
 
 def optimizer():
@@ -314,7 +314,7 @@ def optimizer():
     chosen = hvd.DistributedOptimizer(plain, compression=hvd.Compression.fp16)
     assert isinstance(chosen, torch.optim.SGD)
     model(torch.ones(1, 2) * (RANK + 1)).sum().backward()
-    refused(AssertionError, "zero_grad() was called after", chosen.zero_grad)
+    refused(AssertionError, "zero_grad() was called while", chosen.zero_grad)
     chosen.synchronize()
     torch.testing.assert_close(
         model.weight.grad, torch.full((1, 2), TOTAL / SIZE), rtol=1e-3, atol=0
@@ -324,8 +324,10 @@ def optimizer():
         chosen.step()
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     named = [("w", model.weight), ("w", model.bias)]
-    refused(ValueError, "repeat: w", lambda: hvd.DistributedOptimizer(plain, named))
-    refused(ValueError, "have no name", lambda: hvd.DistributedOptimizer(plain, named[:1]))
+    refused(ValueError, "names twice: w", lambda: hvd.DistributedOptimizer(plain, named))
+    refused(
+        ValueError, "named_parameters lacks", lambda: hvd.DistributedOptimizer(plain, named[:1])
+    )
     embedding = torch.nn.Embedding(SIZE, 2, sparse=True)
     torch.nn.init.ones_(embedding.weight)
     chosen = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=1.0), op=hvd.Sum)
@@ -374,7 +376,7 @@ def steps():
     refused(ValueError, "step(closure) computes", lambda: chosen.step(lambda: 0.0))
     model(mine).sum().backward()
     with chosen.skip_synchronize():
-        refused(AssertionError, "was called in skip_synchronize() before", chosen.step)
+        refused(AssertionError, "was called in skip_synchronize(), but before", chosen.step)
     chosen.synchronize()
     # Parameters that are added or trained later, and another optimizer for the same ones.
     parts = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]

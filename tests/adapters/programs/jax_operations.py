@@ -424,7 +424,7 @@ refused(InvalidArgument, "op: 'mean'", jax.jit(lambda v: ddl.allreduce(v, "mean"
 refused(InvalidArgument, f"dest: {size} is not a rank", ddl.send, x, size)
 refused(InvalidArgument, "tag: -1", ddl.send, x, 0, -1)
 refused(InvalidArgument, "dtype int4", ddl.allreduce, jnp.ones(2, jnp.int4))
-refused(InvalidArgument, "like: has type int32", lambda: ddl.sendrecv(x, 0, 0, like=np.int32(1)))
+refused(InvalidArgument, "like has type int32", lambda: ddl.sendrecv(x, 0, 0, like=np.int32(1)))
 large_number = 2**40 + rank
 refused(InvalidArgument, f"has the int64 {large_number}", ddl.broadcast, np.int64(large_number))
 refused(InvalidArgument, "into JAX's uint32", ddl.allreduce, np.full(2, 2**32, np.uint64))

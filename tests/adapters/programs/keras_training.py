@@ -191,7 +191,7 @@ for again in (twice, keras.optimizers.LossScaleOptimizer(twice)):
     try:
         ddl.DistributedOptimizer(again)
     except InvalidArgument as error:
-        assert "is a DistributedOptimizer already" in str(error)
+        assert "is already a DistributedOptimizer" in str(error)
     else:
         raise AssertionError("twice")
 

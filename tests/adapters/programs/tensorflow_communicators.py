@@ -53,7 +53,7 @@ def members():
     assert ddl.split(None if RANK else 3) is None or RANK == 0
     refused(
         errors.InvalidArgument,
-        "comm: is a int; must be a communicator",
+        "comm is a int; must be a communicator",
         lambda: ddl.allreduce(1.0, comm=3),
     )
 

@@ -35,7 +35,7 @@ rank, size = ddl.rank(), ddl.size()
 total = size * (size + 1) // 2
 assert (ddl.local_rank(), ddl.local_size()) == (rank, size)
 assert not ddl_core.is_initialized()  # the way in is closed again
-refused(InvalidState, f"initialized already, as rank {rank} of {size}", ddl.init)
+refused(InvalidState, f"already initialized, as rank {rank} of {size}", ddl.init)
 
 TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 half bfloat16 float32 float64"
 TYPES += " complex64 complex128"
@@ -201,7 +201,7 @@ traced = tf.function(ddl.broadcast, autograph=False).get_concrete_function
 for error in (Unsupported, TypeError):
     for strings in (text, "text", np.array(["text"])):
         refused(error, "of string, which allreduce by sum does not", ddl.allreduce, strings)
-    refused(error, "tensor: has elements of string, which broadcast does not", traced, text)
+    refused(error, "tensor has elements of string, which broadcast does not", traced, text)
 one = tf.ones(1)
 refused(Unsupported, "of float32, which allreduce by bit_or", ddl.allreduce, one, "bit_or")
 refused(Unsupported, "of bool, which allreduce by average", ddl.allreduce, [True], "average")
@@ -209,15 +209,15 @@ ragged, sparse = tf.ragged.constant([[1.0], [2.0, 3.0]]), tf.sparse.from_dense([
 for given, said in (
     (ragged, "is a RaggedTensor, but"),
     (sparse, "is a SparseTensor, but"),
-    (None, "a NoneType cannot be converted"),
-    ([[1], [2, 3]], "a list cannot be converted"),
-    (object(), "a object cannot be converted"),
+    (None, "is a NoneType, which cannot be converted"),
+    ([[1], [2, 3]], "is a list, which cannot be converted"),
+    (object(), "is a object, which cannot be converted"),
 ):
     for function in (ddl.allgather, tf.function(ddl.alltoall, autograph=False)):
         refused(ValueError, f"tensor: {said}", function, given)
     refused(ValueError, f"tensors[1]: {said}", ddl.grouped_allreduce, [one, given])
-refused(ValueError, "gradients[1]: is a RaggedTensor", ddl.allreduce_gradients, [one, ragged])
-refused(ValueError, "variables[0]: is a ndarray", ddl.broadcast_parameters, [np.ones(1)])
+refused(ValueError, "gradients[1] is a RaggedTensor", ddl.allreduce_gradients, [one, ragged])
+refused(ValueError, "variables[0] is a ndarray", ddl.broadcast_parameters, [np.ones(1)])
 assert ddl.allreduce([1, 2]).numpy().tolist() == [size, 2 * size]
 assert ddl.allreduce(np.ones(2, "f")).numpy().tolist() == [size] * 2
 refused(InvalidArgument, "op: None must be one of", ddl.allreduce, one, None)
@@ -225,16 +225,16 @@ refused(InvalidArgument, "op: ['sum'] must be one of", ddl.allreduce, one, ["sum
 refused(InvalidArgument, "root: 'all' is not a rank", ddl.broadcast, one, "all")
 refused(InvalidArgument, "root: 0.5 is not a rank", ddl.broadcast, one, 0.5)
 refused(InvalidArgument, "name: 5 is not a str", ddl.allreduce, one, "sum", 5)
-refused(InvalidArgument, "rows: 3 is not one number for each", ddl.allgather, one, 3)
+refused(InvalidArgument, "rows is 3; must have one number for each", ddl.allgather, one, 3)
 refused(InvalidArgument, "rows: [1.5", ddl.allgather, one, [1.5] * size)
-refused(InvalidArgument, "sent_rows: is a tensor of float32", ddl.alltoall, one, tf.ones(size))
+refused(InvalidArgument, "sent_rows is a tensor of float32", ddl.alltoall, one, tf.ones(size))
 refused(
     InvalidArgument, "op: 'mean' must be one of sum, average", ddl.allreduce, tf.ones(1), "mean"
 )
 refused(InvalidArgument, f"root: {size} is not a rank", ddl.broadcast, tf.ones(1), size)
 refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast, tf.ones(1), -1)
-refused(InvalidArgument, f"rows: is {rank + 1} for this rank", ddl.allgather, tf.ones(9), rows)
-refused(InvalidArgument, "is not one number for each of", ddl.allgather, tf.ones(9), [9] * 9)
+refused(InvalidArgument, f"rows is {rank + 1} for this rank", ddl.allgather, tf.ones(9), rows)
+refused(InvalidArgument, "must have one number for each of", ddl.allgather, tf.ones(9), [9] * 9)
 refused(InvalidArgument, "sent_rows: the sum is", ddl.alltoall, tf.ones(5 * size), [1] * size)
 if size > 1:
     refused(InvalidArgument, "is not a multiple of", ddl.reduce_scatter, tf.ones(size + 1))

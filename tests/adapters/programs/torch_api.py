@@ -31,7 +31,7 @@ assert (rank, size) == (dist.get_rank(), dist.get_world_size())
 assert (ddl.local_rank(), ddl.local_size()) == (rank, size)
 assert dist.get_backend() == "ddl"
 assert not ddl_core.is_initialized()  # the way in is closed again
-refused(InvalidState, f"initialized already, as rank {rank} of {size}", ddl.init)
+refused(InvalidState, f"already initialized, as rank {rank} of {size}", ddl.init)
 
 # ---- operations ----
 
@@ -52,16 +52,16 @@ with torch.no_grad():
 assert ddl.allreduce(parameter).requires_grad
 assert ddl.allreduce(parameter).shape == ()
 refused(InvalidArgument, "op: 'mean' must be one of sum, average", ddl.allreduce, ones, op="mean")
-refused(InvalidArgument, "out: has shape (3,)", ddl.allreduce, ones, out=torch.ones(3))
+refused(InvalidArgument, "out has shape (3,)", ddl.allreduce, ones, out=torch.ones(3))
 refused(TypeError, "loat8_e4m3fnuz", ddl.allreduce, torch.ones(3).to(torch.float8_e4m3fnuz))
 
 with FakeTensorMode():  # without a GPU: a tensor that says that it is on one
     on_gpu = torch.empty(size, device="cuda:0")
 UNFIT = [
-    (TypeError, np.ones(size), "is of type numpy.ndarray, not a torch.Tensor", "torch.as_tensor"),
-    (TypeError, [1.0] * size, "is of type builtins.list, not a torch.Tensor", "torch.as_tensor"),
-    (ValueError, torch.ones(size).to_sparse(), "of layout torch.sparse_coo", "to_dense()"),
-    (ValueError, torch.ones(size, 1).to_sparse_csr(), "of layout torch.sparse_csr", "to_dense()"),
+    (TypeError, np.ones(size), "has type numpy.ndarray; must be a torch.Tensor", "torch.as_tensor"),
+    (TypeError, [1.0] * size, "has type builtins.list; must be a torch.Tensor", "torch.as_tensor"),
+    (ValueError, torch.ones(size).to_sparse(), "layout torch.sparse_coo", "to_dense()"),
+    (ValueError, torch.ones(size, 1).to_sparse_csr(), "layout torch.sparse_csr", "to_dense()"),
     (ValueError, torch.empty(size, device="meta"), "is on the device meta", "no values"),
     (ValueError, on_gpu, "is on the device cuda:0", ".cpu()"),
 ]
@@ -69,7 +69,7 @@ OPERATIONS = ["allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall
 for error, unfit, what, remedy in UNFIT:
     for name in OPERATIONS:
         for form in (getattr(ddl, name), getattr(ddl, f"{name}_async")):
-            for text in ("tensor: is ", what, remedy):
+            for text in ("tensor is ", what, remedy):
                 refused(error, text, form, unfit)
     refused(error, "tensors[1]: is ", ddl.grouped_allreduce, [ones, unfit])
     refused(error, what, ddl.grouped_allreduce, [ones, unfit])
@@ -77,8 +77,8 @@ for error, unfit, what, remedy in UNFIT:
         refused(error, "out: is ", getattr(ddl, name), torch.ones(size), out=unfit)
     refused(error, "out: is ", ddl.reduce_scatter, torch.ones(size * size), out=unfit)
     refused(error, "out[0]: is ", ddl.grouped_allreduce, [torch.ones(size)], out=[unfit])
-refused(TypeError, "tensors: is one tensor; give a list", ddl.grouped_allreduce, ones)
-refused(TypeError, "out: is one tensor; give a list", ddl.grouped_allreduce, [ones], out=ones)
+refused(TypeError, "tensors is one tensor; pass a list", ddl.grouped_allreduce, ones)
+refused(TypeError, "out is one tensor; pass a list", ddl.grouped_allreduce, [ones], out=ones)
 
 value = torch.tensor([rank, rank])
 assert ddl.broadcast(value, size - 1).tolist() == [size - 1] * 2
@@ -99,12 +99,12 @@ gathered = ddl.allgather(torch.full((rank + 1, 2), rank), rows)
 assert gathered[:, 1].tolist() == [of for of in range(size) for _ in range(of + 1)]
 refused(
     InvalidArgument,
-    f"rows: is {rank + 1} for this rank, whose tensor has 9",
+    f"rows is {rank + 1} for this rank, but its tensor has 9",
     ddl.allgather,
     torch.ones(9),
     rows,
 )
-refused(InvalidArgument, "is not one number for each of", ddl.allgather, torch.ones(9), [9] * 9)
+refused(InvalidArgument, "must have one number for each of", ddl.allgather, torch.ones(9), [9] * 9)
 
 grouped = ddl.grouped_allreduce([torch.ones(3), torch.full((2, 2), rank, dtype=torch.int32)])
 assert grouped[0].tolist() == [size] * 3
@@ -117,7 +117,7 @@ empty = ddl.grouped_allreduce_async([])
 assert empty.done() and empty.future().wait() == []
 refused(
     InvalidArgument,
-    "out: has 1 tensors, but there are 3",
+    "out has 1 tensors, but there are 3",
     ddl.grouped_allreduce,
     several,
     out=[torch.ones(1)],
@@ -134,7 +134,7 @@ ddl.reduce_scatter(torch.ones(2 * size), "average", out)
 assert out.tolist() == [1, 1]
 refused(
     InvalidArgument,
-    "out: has shape (3,)",
+    "out has shape (3,)",
     ddl.reduce_scatter,
     torch.ones(2 * size),
     out=torch.ones(3),
@@ -288,7 +288,7 @@ if "MASTER_ADDR" in __import__("os").environ:
     dist.destroy_process_group()
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-refused(InvalidState, "initialized already, with the backend gloo", ddl.init)
+refused(InvalidState, "already initialized, with the backend gloo", ddl.init)
 dist.destroy_process_group()
 
 # ---- one library ----

@@ -142,17 +142,15 @@ assert x.grad.tolist() == [size] * 2
 x = values((size,), 0).requires_grad_()
 for op in ("min", "max", "product"):
     result = ddl.allreduce(x, op)
-    refused(NotImplementedError, f"allreduce by {op} has no gradient", result.sum().backward)
+    refused(NotImplementedError, f"allreduce with op {op} has no gradient", result.sum().backward)
 result = ddl.reduce_scatter(x, "max")
-refused(NotImplementedError, "reduce_scatter by max has no gradient", result.sum().backward)
+refused(NotImplementedError, "reduce_scatter with op max has no gradient", result.sum().backward)
 for function in (ddl.allreduce, ddl.broadcast):
-    refused(RuntimeError, "leave out `out`", function, x, out=torch.empty(size).double())
-    refused(RuntimeError, "leave out `out`", function, x.detach(), out=x)
+    refused(RuntimeError, "omit `out`", function, x, out=torch.empty(size).double())
+    refused(RuntimeError, "omit `out`", function, x.detach(), out=x)
     with torch.no_grad():
         function(x.detach(), out=x)
-refused(
-    RuntimeError, "leave out `out`", ddl.grouped_allreduce, [x], out=[torch.ones(size).double()]
-)
+refused(RuntimeError, "omit `out`", ddl.grouped_allreduce, [x], out=[torch.ones(size).double()])
 with torch.no_grad():
     assert not ddl.allreduce(x).requires_grad
 assert not ddl.allreduce(x.detach()).requires_grad

@@ -105,13 +105,13 @@ for error, text, operands, workers, op in (
     (InvalidArgument, "workers: 0 is not from 1 to 4096", own, 0, "sum"),
     (InvalidArgument, "has no dimension", torch.ones(()), WORKERS, "sum"),
     (InvalidArgument, "op: 'mean' must be one of sum", own, WORKERS, "mean"),
-    (NotImplementedError, "ordered sums are sums and averages", own, WORKERS, "max"),
+    (NotImplementedError, "must be DDL_SUM or DDL_AVERAGE for an ordered sum", own, WORKERS, "max"),
     (NotImplementedError, "has no gradient", own.clone().requires_grad_(), WORKERS, "sum"),
-    (TypeError, "operands: is of type list", [plain], WORKERS, "sum"),
+    (TypeError, "operands has type list", [plain], WORKERS, "sum"),
     (ValueError, "pass operands.to_dense().cpu()", own.to("meta"), WORKERS, "sum"),
 ):
     refused(error, text, ddl_torch.allreduce_parts, operands, workers, op, group=by_ranks)
-refused(ValueError, "group: is 5", ddl_torch.allreduce_parts, own, WORKERS, group=5)
+refused(ValueError, "group is 5", ddl_torch.allreduce_parts, own, WORKERS, group=5)
 uneven = torch.ones(end - first, size + 1)
 refused(InvalidArgument, "multiple of", ddl_torch.reduce_scatter_parts, uneven, WORKERS)
 same(ddl_torch.allreduce_parts(own, WORKERS, group=by_ranks), total)

@@ -126,7 +126,7 @@ refused(
 )
 refused(InvalidArgument, "compression: 'zip'", ddl.DistributedOptimizer, plain, compression="zip")
 optimizer = ddl.DistributedOptimizer(plain)
-refused(InvalidArgument, "is a DistributedOptimizer already", ddl.DistributedOptimizer, plain)
+refused(InvalidArgument, "is already a DistributedOptimizer", ddl.DistributedOptimizer, plain)
 model(images[0]).sum().backward()
 refused(InvalidState, "backward() was called again before step()", model(images[0]).sum().backward)
 optimizer.step()

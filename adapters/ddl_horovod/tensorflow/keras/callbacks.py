@@ -90,7 +90,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if initial_lr is None:
-            raise ValueError("initial_lr: is required")
+            raise ValueError("initial_lr is required")
         self.initial_lr, self.staircase = initial_lr, staircase
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
         self.steps_per_epoch, self.current_epoch = steps_per_epoch, 0
@@ -106,7 +106,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:
-                raise ValueError("steps_per_epoch: model.fit does not know it; give it here")
+                raise ValueError(
+                    "steps_per_epoch is unknown: model.fit did not set it; pass it to this callback"
+                )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Record the epoch's number."""

@@ -57,9 +57,11 @@ def DistributedOptimizer(
         raise ValueError("op is Adasum; must be Average or Sum for optimizers of Keras")
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if scaled or keras.config.dtype_policy().name == "mixed_float16":
-        raise ValueError("optimizer: with loss scaling use ddl_keras.DistributedOptimizer")
+        raise ValueError("optimizer uses loss scaling: use ddl_keras.DistributedOptimizer instead")
     if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step: {backward_passes_per_step} is below 1")
+        raise ValueError(
+            f"backward_passes_per_step is {backward_passes_per_step}; must be at least 1"
+        )
     reducer = Reducer(
         *(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups),
         *(process_set, scale_local_gradients),
@@ -68,11 +70,13 @@ def DistributedOptimizer(
         appliers = getattr(optimizer, "optimizers", [optimizer])  # of a MultiOptimizer
         if not appliers:
             raise ValueError(
-                "backward_passes_per_step: this MultiOptimizer makes its optimizers later; make"
-                " them with gradient_accumulation_steps"
+                "backward_passes_per_step: this MultiOptimizer creates its optimizers later; pass"
+                " gradient_accumulation_steps to them instead"
             )
         if any(each.built for each in appliers):
-            raise ValueError("backward_passes_per_step: the optimizer is built already")
+            raise ValueError(
+                "backward_passes_per_step cannot be set: the optimizer is already built"
+            )
         for each in appliers:
             each.gradient_accumulation_steps = backward_passes_per_step
     factor = 1 if average_aggregated_gradients else backward_passes_per_step
@@ -103,9 +107,8 @@ def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
             resets = name == "loss_scale_factor" and value is None
             if resets and {name, f"_{name}"} & {*vars(self)}:
                 raise ValueError(
-                    "optimizer: another optimizer wraps this DistributedOptimizer; wrap the"
-                    " MultiOptimizer instead, or for loss scaling use"
-                    " ddl_keras.DistributedOptimizer"
+                    "another optimizer wraps this DistributedOptimizer: wrap the MultiOptimizer"
+                    " instead, or use ddl_keras.DistributedOptimizer for loss scaling"
                 )
             super().__setattr__(name, value)
 

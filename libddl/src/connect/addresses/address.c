@@ -83,9 +83,12 @@ ddl_status ddl__address_decode(ddl__address *address, ddl__interface *ips, const
     if (head.magic == __builtin_bswap32(MAGIC))
         return ddl__fail(DDL_EINVAL, "an address cannot be used: " DDL__OTHER_ENDIAN);
     if (head.magic != MAGIC)
-        return ddl__fail(DDL_EINVAL, "these %zu bytes are not a libddl address", n);
+        return ddl__fail(DDL_EINVAL, "the address of %zu bytes is not a libddl address", n);
     if (head.format != FORMAT)
-        return ddl__fail(DDL_EINVAL, "an address has format %u, ours is %d", head.format, FORMAT);
+        return ddl__fail(DDL_EINVAL,
+                         "an address has format %u, but this libddl uses format %d: install one "
+                         "version on all hosts",
+                         head.format, FORMAT);
     *address = (ddl__address){.endpoint = head.endpoint,
                               .network = head.network,
                               .port = head.port,
@@ -97,7 +100,7 @@ ddl_status ddl__address_decode(ddl__address *address, ddl__interface *ips, const
     if (head.flags > (SHARES_MEMORY | SEVERAL_SOCKETS) || head.n_ips > DDL__INTERFACES_MAX ||
         head.host >= DDL__HOST_MAX ||
         n != sizeof head + head.host + head.n_ips * sizeof(encoded_ip))
-        return ddl__fail(DDL_EINVAL, "an address of %zu bytes is damaged", n);
+        return ddl__fail(DDL_EINVAL, "the address of %zu bytes is damaged", n);
     memcpy(address->host, at + sizeof head, head.host);
     at += sizeof head + head.host;
     bool damaged = strlen(address->host) != head.host;
@@ -114,7 +117,7 @@ ddl_status ddl__address_decode(ddl__address *address, ddl__interface *ips, const
         memcpy(to->bytes, ip.bytes, sizeof to->bytes);
     }
     if (damaged)
-        return ddl__fail(DDL_EINVAL, "an address of %zu bytes is damaged", n);
+        return ddl__fail(DDL_EINVAL, "the address of %zu bytes is damaged", n);
     return DDL_OK;
 }
 

@@ -20,8 +20,8 @@ typedef struct ddl__address {
     bool shares_memory;   /* may share memory with members on its host, if the comm allows it */
     bool several_sockets; /* opens several connections to each peer */
     uint8_t n_ips;
-    ddl__interface *ips;      /* in the order in which to try them; the caller owns the memory */
-    char host[DDL__HOST_MAX]; /* for messages only */
+    ddl__interface *ips;      /* in the order of the attempts; the caller owns the memory */
+    char host[DDL__HOST_MAX]; /* name of the host, used only in messages */
 
     /* Not exchanged: the member's place among the members of the comm that may share its memory,
      * and their number (neighbours.h). */

@@ -13,7 +13,7 @@
 /* A notice. */
 typedef struct ddl__create_failure {
     ddl__digest family;
-    uint32_t creation; /* its number in the family */
+    uint32_t creation; /* the number of the creation in its family */
     int from;
     uint32_t attempt;  /* the sender's attempt that failed */
     ddl_status status; /* the reason; DDL_OK: the entry is unused or no longer counts */

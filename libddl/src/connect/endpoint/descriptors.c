@@ -12,11 +12,11 @@
 #include "connect/addresses/neighbours.h"
 
 enum {
-    RESERVE = 64,      /* for descriptors that the program opens meanwhile */
-    LARGE = 64 * 1024, /* with this much room left, open descriptors are not counted */
-    SHARING = 1,       /* shared memory: the control connection */
-    PLAIN = 3,         /* TCP: two links, and the control connection */
-    UNOPENED = 1,      /* TCP, links unopened: the control connection */
+    RESERVE = 64,      /* reserve for descriptors that the program opens meanwhile */
+    LARGE = 64 * 1024, /* if this many more descriptors are allowed, open ones are not counted */
+    SHARING = 1,       /* for a peer over shared memory: the control connection */
+    PLAIN = 3,         /* for a peer over TCP: two links and the control connection */
+    UNOPENED = 1,      /* for a peer over TCP with unopened links: the control connection */
     WITH_LANES = 5 /* TCP with lanes, without the lanes: PLAIN, and an epoll set for each link */
 };
 
@@ -107,8 +107,8 @@ ddl_status ddl__descriptors_provide(const ddl_endpoint *endpoint, const ddl__add
         return DDL_OK;
     if (limit.rlim_max < least)
         return ddl__fail(DDL_ESYSTEM,
-                         "a comm of %d members takes %llu descriptors here, %llu are open, and "
-                         "this process may have %llu: raise the hard limit (ulimit -Hn, "
+                         "a comm of %d members needs %llu descriptors, %llu are open, and "
+                         "the limit of this process is %llu: raise the hard limit (ulimit -Hn, "
                          "LimitNOFILE=, docker run --ulimit nofile=) to %llu",
                          size, (unsigned long long)needed, (unsigned long long)open,
                          (unsigned long long)limit.rlim_max, (unsigned long long)want);

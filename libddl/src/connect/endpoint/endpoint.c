@@ -122,10 +122,12 @@ static ddl_status listen_tcp(ddl_endpoint *endpoint, const ddl_endpoint_config *
     ddl__address *address = &endpoint->address;
     address->ips = endpoint->ips;
     if (config->host && config->interfaces)
-        return ddl__fail(DDL_EINVAL, "host \"%s\" and interfaces \"%s\": give one of them",
+        return ddl__fail(DDL_EINVAL,
+                         "host is \"%s\" and interfaces is \"%s\": set only one of them",
                          config->host, config->interfaces);
     if (config->sockets > SOCKETS_MAX)
-        return ddl__fail(DDL_EINVAL, "sockets is %u, at most %d", config->sockets, SOCKETS_MAX);
+        return ddl__fail(DDL_EINVAL, "sockets is %u; must be at most %d", config->sockets,
+                         SOCKETS_MAX);
     endpoint->sockets = config->sockets ? config->sockets : 1;
     ddl_status status = ddl__discover(address, config->host, config->interfaces);
     if (status == DDL_OK)
@@ -142,12 +144,12 @@ static ddl_status open_ports(ddl_endpoint *endpoint, const ddl_endpoint_config *
         return DDL_ESYSTEM;
     ddl_status status = listen_tcp(endpoint, config);
     if (status != DDL_OK) {
-        endpoint->address.n_ips = 0; /* none is open */
+        endpoint->address.n_ips = 0; /* no port is open */
         return status;
     }
     endpoint->local = ddl__guard(ddl__listen_local(id));
     if (endpoint->local < 0)
-        ddl__log(DDL__WARN, "TCP is used to ranks of the same host as well, which is slower: %s",
+        ddl__log(DDL__WARN, "using TCP also between ranks of this host, which is slower: %s",
                  ddl__message());
     endpoint->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
     endpoint->listeners = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
@@ -163,7 +165,8 @@ static ddl_status open_ports(ddl_endpoint *endpoint, const ddl_endpoint_config *
         watched = epoll_add(endpoint->listeners, endpoint->tcp[i], DDL__TCP_LISTENER + i);
     endpoint->watched = watched;
     return watched ? DDL_OK
-                   : ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
+                   : ddl__fail(DDL_ESYSTEM, "cannot open descriptors for an endpoint: %s",
+                               strerror(errno));
 }
 
 ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t links,
@@ -171,7 +174,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t link
 {
     ddl_endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (!endpoint)
-        return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
+        return ddl__fail(DDL_ENOMEM, "out of memory for an endpoint");
     endpoint->epoll = endpoint->wake = endpoint->timer = endpoint->listeners = endpoint->local = -1;
     endpoint->serial = DDL__FIRST_SERIAL;
     endpoint->generation = ddl__generation();
@@ -182,7 +185,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t link
             ddl__closer_release(endpoint->closer);
         ddl__regions_release(endpoint->regions);
         free(endpoint);
-        return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
+        return ddl__fail(DDL_ENOMEM, "out of memory for an endpoint");
     }
     pthread_mutex_init(&endpoint->lock, NULL);
     ddl__cond_init(&endpoint->changed);
@@ -200,7 +203,8 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t link
         int error = ddl__thread_start(&endpoint->thread, ddl__endpoint_thread, endpoint);
         endpoint->started = !error;
         if (error)
-            status = ddl__fail(DDL_ESYSTEM, "no thread for an endpoint: %s", strerror(error));
+            status = ddl__fail(DDL_ESYSTEM, "cannot start the thread of an endpoint: %s",
+                               strerror(error));
     }
     if (status == DDL_OK)
         *out = endpoint;

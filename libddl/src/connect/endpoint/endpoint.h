@@ -19,9 +19,10 @@ typedef struct ddl__comm_slot ddl__comm_slot;
 /* The task that the endpoint's thread runs for a comm while no caller drives it. */
 typedef struct ddl__background_task {
     void *context;
-    int fd;                            /* readable when a waiting task can continue */
-    bool (*run)(void *context);        /* never blocks; true: the task waits for fd */
-    bool (*was_driven)(void *context); /* true if a caller drove it since the last call of this */
+    int fd;                     /* readable when a waiting task can continue */
+    bool (*run)(void *context); /* never blocks; returns true if the task waits for fd */
+    bool (*was_driven)(
+        void *context); /* returns true if a caller has driven the comm since the last call */
 } ddl__background_task;
 
 /* An incoming connection whose dialer has proven that it belongs to our job. */
@@ -171,7 +172,7 @@ void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot, b
 ddl_status ddl__descriptors_provide(const ddl_endpoint *endpoint, const ddl__address *addresses,
                                     int rank, int size, uint32_t kinds);
 
-/* The same for the root of a rendezvous, which has a connection from each rank. */
+/* Raise the soft limit for the root of a rendezvous, which has a connection from each rank. */
 void ddl__descriptors_provide_clients(int size);
 
 #endif

@@ -67,14 +67,15 @@ ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, const ddl__comm_id *i
 {
     ddl__comm_slot *slot = calloc(1, sizeof *slot);
     if (!slot)
-        return ddl__fail(DDL_ENOMEM, "no memory for a comm");
+        return ddl__fail(DDL_ENOMEM, "out of memory for a comm");
     pthread_mutex_lock(&endpoint->lock);
     for (ddl__comm_slot *s = endpoint->slots; s; s = s->next)
         if (ddl__digest_equal(s->id.comm, id->comm)) {
             pthread_mutex_unlock(&endpoint->lock);
             free(slot);
-            return ddl__fail(DDL_ESTATE, "a comm of these members with this tag and epoch is alive "
-                                         "here already: destroy it or choose another tag");
+            return ddl__fail(DDL_ESTATE,
+                             "a comm of these members with this tag and epoch already exists in "
+                             "this process: destroy it or choose another tag");
         }
     slot->serial = endpoint->serial++;
     slot->id = *id;
@@ -172,7 +173,7 @@ ddl_status ddl__endpoint_set_task(ddl_endpoint *endpoint, ddl__comm_slot *slot,
 {
     struct epoll_event event = {.events = 0, .data.u64 = slot->serial};
     if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, task->fd, &event))
-        return ddl__fail(DDL_ESYSTEM, "epoll refuses a comm: %s", strerror(errno));
+        return ddl__fail(DDL_ESYSTEM, "cannot add a comm to epoll: %s", strerror(errno));
     pthread_mutex_lock(&endpoint->lock);
     slot->task = *task;
     pthread_mutex_unlock(&endpoint->lock);

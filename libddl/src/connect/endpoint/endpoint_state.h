@@ -51,7 +51,7 @@ typedef struct ddl__pending_conn {
     int64_t deadline;
 } ddl__pending_conn;
 
-/* See ddl__endpoint_divert; take may be NULL. */
+/* The function and context of ddl__endpoint_divert; take may be NULL. */
 typedef struct ddl__taker {
     ddl__take_fn *take;
     void *context;
@@ -65,8 +65,8 @@ struct ddl__comm_slot {
     uint64_t failed_serial; /* connections with a higher serial arrived after the creation failed;
                                0: it has not failed */
     bool keeps_waiting;     /* keep the slot's parked connections after a failure */
-    ddl__taker takers[2];   /* see ddl__slot_taker */
-    bool has_cores;         /* see ddl__endpoint_grant_cores */
+    ddl__taker takers[2];   /* the function that takes late connections (ddl__slot_taker) */
+    bool has_cores;         /* each member on this host has a core (ddl__endpoint_grant_cores) */
     bool ready;             /* the task must run */
     bool ready_on_timer;    /* the task must run when the timer expires */
     bool asleep;            /* the task has run and waits for its fd */
@@ -94,7 +94,7 @@ struct ddl_endpoint {
     pthread_t thread;
     bool started;
     ddl__regions *regions;
-    ddl__fences fences; /* for memory shared with members on this host */
+    ddl__fences fences; /* fences for memory that is shared with members on this host */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a connection was accepted, or a slot is no longer busy */
@@ -115,10 +115,11 @@ struct ddl_endpoint {
     ddl__counter *counters;
     char refusal[160]; /* the text of the last refusal */
     ddl__path_memory path_memory;
-    ddl__replay_guard replay_guard; /* for numbered hellos that arrive here */
+    ddl__replay_guard replay_guard; /* the numbered hellos that this endpoint has accepted */
     uint64_t n_hellos;              /* numbered hellos that this endpoint has sent */
     ddl__create_failures failures;
-    void *attached[DDL__N_ATTACHED]; /* NULL if not created */
+    void *attached[DDL__N_ATTACHED]; /* objects of other layers that the endpoint owns; NULL if not
+                                        created */
     void (*destroy_attached[DDL__N_ATTACHED])(void *object);
 };
 

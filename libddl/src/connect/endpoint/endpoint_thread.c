@@ -73,7 +73,7 @@ static void handle_timer(ddl_endpoint *endpoint)
 {
     uint64_t count;
     ssize_t n = read(endpoint->timer, &count, sizeof count);
-    (void)n; /* the timer has expired, whatever the count is */
+    (void)n; /* the timer has expired; the number of expirations does not matter */
     endpoint->timer_armed = false;
     for (ddl__comm_slot *s = endpoint->slots; s; s = s->next) {
         if (s->ready_on_timer && s->task.was_driven(s->task.context)) {

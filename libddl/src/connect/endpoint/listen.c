@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "net/socket.h"
 
-enum { ATTEMPTS = 64 /* to find a port that is free on all interfaces */ };
+enum { ATTEMPTS = 64 /* number of attempts to find a port that is free on all interfaces */ };
 
 typedef struct range {
     unsigned first, n;

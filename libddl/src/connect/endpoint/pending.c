@@ -19,9 +19,9 @@
 
 enum {
     PENDING_MAX = 4096,
-    NO_HELLO_MAX = 64,   /* connections without a complete hello */
-    UNPROVEN_MAX = 1024, /* all connections without a proof */
-    BATCH = 16           /* listen events, and new connections of a listener, at a time */
+    NO_HELLO_MAX = 64,   /* limit of connections without a complete hello */
+    UNPROVEN_MAX = 1024, /* limit of all connections without a proof */
+    BATCH = 16           /* largest batch of events, and of new connections of one listener */
 };
 
 /* Close the connection of an unauthenticated client without blocking; see closer.h. Remove it from
@@ -289,7 +289,7 @@ static void accept_batch(ddl_endpoint *endpoint, int listener, bool local)
         errno = error;
         if (fd < 0)
             break;
-        ddl__log(DDL__INFO, "refused a connection: another user");
+        ddl__log(DDL__INFO, "refused a connection: its process belongs to another user");
         ddl__rate_limit_count(&endpoint->rate_limit, ddl__now());
         close_unproven(endpoint, fd, local);
     }
@@ -398,7 +398,7 @@ void ddl__pending_await(ddl_endpoint *endpoint, bool awake, int64_t deadline)
     ddl__pending_poll(endpoint);
     update_watching(endpoint);
     if (endpoint->n_accepting > 1)
-        pthread_cond_broadcast(&endpoint->changed); /* another caller must poll */
+        pthread_cond_broadcast(&endpoint->changed); /* wake another caller, which must poll now */
     if (any_unproven(endpoint))
         ddl__endpoint_wake(endpoint); /* the thread drops it at its deadline */
 }

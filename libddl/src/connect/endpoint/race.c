@@ -41,7 +41,7 @@ static void settle_path(ddl__race *race, unsigned i)
         race->connected_at = ddl__now();
 }
 
-/* The time of a path is up. It may have connected while this process did not run. */
+/* Handle the time limit of a path. It may have connected while this process did not run. */
 static void expire_path(ddl__race *race, unsigned i)
 {
     struct pollfd polled = {.fd = race->tries[i].fd, .events = POLLOUT};
@@ -194,7 +194,8 @@ ddl_status ddl__race_run(ddl_endpoint *endpoint, ddl__race *races, int n, const 
         n_paths += races[r].paths.n;
     struct pollfd *polled = calloc(n_paths + 1, sizeof *polled);
     ddl_status status =
-        polled ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory to dial over %zu paths", n_paths);
+        polled ? DDL_OK
+               : ddl__fail(DDL_ENOMEM, "out of memory: cannot dial over %zu paths", n_paths);
     int64_t check_at = ddl__now() + DDL__MEMBERS_POLL;
     for (int left = n; status == DDL_OK && left;) {
         left = 0;

@@ -21,7 +21,7 @@ typedef struct ddl__race {
     ddl__paths
         paths; /* afterwards: first the paths to use, which have answered, last the failed ones */
     int fd;    /* afterwards: the connection over the first path; -1 if no path answers */
-    int error; /* the errno of the path that failed last; 0 if there is no path */
+    int error; /* errno of the path that failed last; 0 if there is no path */
 
     /* Used while the race runs. */
     bool ended;

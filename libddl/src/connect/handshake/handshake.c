@@ -16,13 +16,14 @@ _Static_assert(sizeof(((ddl__inbound *)0)->received) == sizeof(ddl__hello) + DDL
 
 ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts)
 {
-    static const char label[] = "libddl: the key of a job"; /* FIPS requires at least 112 bits */
+    static const char label[] =
+        "libddl: the key of a job"; /* a key of at least 112 bits, as FIPS requires */
     memset(job, 0, sizeof *job);
     job->encrypts = encrypts;
     bool has_secret = secret && *secret;
     if (!has_secret && encrypts)
-        return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=1, or encrypt, needs a secret, of which the keys "
-                                     "are made: set DDL_SECRET or DDL_SECRET_FILE on all ranks");
+        return ddl__fail(DDL_EINVAL, "encryption (DDL_ENCRYPT=1 or encrypt) needs a secret for its "
+                                     "keys: set DDL_SECRET or DDL_SECRET_FILE on all ranks");
     if (!has_secret)
         return DDL_OK;
     if (!(job->crypto = ddl__crypto_open()))
@@ -210,7 +211,7 @@ ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
 {
     ddl__hello answer;
     ddl_status status = receive_hello_answer(fd, &answer, deadline);
-    *handed_over = status != DDL_EREFUSED; /* a peer that refuses does not take the pointer */
+    *handed_over = status != DDL_EREFUSED; /* a peer that refuses does not take over the pointer */
     if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__AUTH_ADMISSION, &answer))
         status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret");
     return status;
@@ -242,7 +243,8 @@ ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hell
 
 static void inbound_send(const ddl__inbound *inbound, const ddl__hello *answer)
 {
-    ddl__send_all(inbound->fd, answer, sizeof *answer, 0); /* fits a new connection's buffer */
+    ddl__send_all(inbound->fd, answer, sizeof *answer,
+                  0); /* this always fits the buffer of a new connection */
 }
 
 static void inbound_refuse(const ddl__inbound *inbound, const char *why)

@@ -68,7 +68,7 @@ bool ddl__is_proven(const ddl__job *job, const ddl__session *session, ddl__auth_
 bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl__hello *challenge,
                         ddl__session *session, unsigned char proof[DDL__KEY]);
 
-/* The same for an answer, which carries its own proof. */
+/* Compute the proof that an answer carries; verify the proof of an answer. */
 bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
                        ddl__hello *answer);
 bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
@@ -107,9 +107,9 @@ ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hell
  * consumed from a unix socket (`local`) before the proof is verified (see closer.h), so watch that
  * socket edge-triggered. */
 typedef struct ddl__inbound {
-    int fd, passed; /* passed: once proven, the descriptor sent with the proof, or -1 */
+    int fd, passed; /* passed: the descriptor that was sent with the proof, or -1 */
     bool local;
-    ddl__replay_guard *replay_guard; /* for numbered hellos; NULL: challenge all hellos */
+    ddl__replay_guard *replay_guard; /* of numbered hellos; if NULL, challenge all hellos */
     size_t have;                     /* number of bytes in `received` */
     bool welcome;                    /* the hello was not refused: waiting for the proof */
     struct {
@@ -117,12 +117,12 @@ typedef struct ddl__inbound {
         unsigned char proof[DDL__KEY];
     } received;
     ddl__hello challenge;
-    ddl__session session; /* once proven; its owner ends it */
+    ddl__session session; /* set once the secret is proven; its owner ends it */
 } ddl__inbound;
 
 typedef enum ddl__inbound_event {
     DDL__INBOUND_NONE,
-    DDL__INBOUND_PROVEN,  /* the proof is right; the endpoint's answer was sent */
+    DDL__INBOUND_PROVEN,  /* the proof is valid, and the endpoint's answer was sent */
     DDL__INBOUND_REFUSED, /* a refusal was sent, and the message is set */
     DDL__INBOUND_CLOSED   /* the client has closed the connection */
 } ddl__inbound_event;

@@ -28,7 +28,9 @@ ddl_status ddl__hello_check(const ddl__hello *hello)
     if (hello->magic != DDL__HELLO_MAGIC)
         return ddl__fail(DDL_EREFUSED, "it does not speak libddl's protocol");
     if (hello->protocol != DDL__PROTOCOL)
-        return ddl__fail(DDL_EREFUSED, "it speaks protocol %u, we speak %d", hello->protocol,
-                         DDL__PROTOCOL);
+        return ddl__fail(DDL_EREFUSED,
+                         "it speaks protocol %u, but this libddl speaks protocol %d: install one "
+                         "version on all hosts",
+                         hello->protocol, DDL__PROTOCOL);
     return DDL_OK;
 }

@@ -52,12 +52,12 @@ typedef struct ddl__hello {
     int32_t status;
     uint32_t from, to, size; /* ranks */
     uint32_t flags;
-    uint32_t attempt;     /* in a create-failure notice: the sender's attempt that failed */
+    uint32_t attempt;     /* number of the sender's failed attempt, in a create-failure notice */
     ddl__digest endpoint; /* the endpoint that is dialed */
     ddl__digest dialer;   /* the endpoint that dials */
     uint64_t number; /* counts the dialer's hellos without a challenge, from 1; 0: challenged */
     ddl__digest comm;
-    ddl__digest family; /* the comm's, during its creation and in a create-failure notice */
+    ddl__digest family; /* the comm's id, during its creation and in a create-failure notice */
     uint32_t creation;  /* the creation's number; in an answer, the answering rank's number */
     uint32_t reserved;
     uint64_t arena; /* inproc: a pointer to the sender's arena; carries one reference */

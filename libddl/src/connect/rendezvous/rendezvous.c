@@ -11,7 +11,7 @@
 #include "base/text.h"
 
 enum {
-    NOTICES = 64,      /* logged at most: notices of rank 0 about missing ranks */
+    NOTICES = 64,      /* largest number of notices of rank 0 about missing ranks that are logged */
     GIVEN_BY_ROOT = 32 /* up to this many ranks, rank 0 alone is faster than a tree */
 };
 
@@ -124,10 +124,12 @@ ddl_status ddl__rendezvous_record_accept(ddl__rendezvous_record *record, int ran
     if (record->status != DDL_OK)
         return ddl__fail(DDL_EREFUSED, "the rendezvous refused rank %d: %s", rank, record->text);
     if (record->length > DDL_ADDRESS_MAX)
-        return ddl__fail(DDL_EREFUSED, "the rendezvous gave rank %d an address of %u bytes", rank,
-                         record->length);
+        return ddl__fail(DDL_EREFUSED,
+                         "the rendezvous sent rank %d an address of %u bytes, which is too long",
+                         rank, record->length);
     if (record->list_bytes > ddl__rendezvous_list_most(size))
-        return ddl__fail(DDL_EREFUSED, "the rendezvous gave rank %d a list of %u bytes", rank,
+        return ddl__fail(DDL_EREFUSED,
+                         "the rendezvous sent rank %d a list of %u bytes, which is too long", rank,
                          record->list_bytes);
     return DDL_OK;
 }
@@ -139,7 +141,7 @@ static ddl_status receive_bytes(ddl__rendezvous_plan *plan, const ddl__session *
     const ddl__job *job = ddl__endpoint_job(plan->endpoint);
     unsigned char mac[DDL__KEY], proof[DDL__KEY];
     if (!(plan->list = malloc(bytes)))
-        return ddl__fail(DDL_ENOMEM, "no memory for %d addresses", plan->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for %d addresses", plan->size);
     plan->list_bytes = bytes;
     if (!ddl__seal_recv_all(seal, fd, plan->list, bytes, plan->deadline) ||
         !ddl__seal_recv_all(seal, fd, proof, sizeof proof, plan->deadline))
@@ -188,7 +190,7 @@ int ddl__rendezvous_giver(int rank, int size)
 static ddl_status list_alone(ddl__rendezvous_plan *plan)
 {
     if (!(plan->list = malloc(ddl__rendezvous_list_most(1))))
-        return ddl__fail(DDL_ENOMEM, "no memory for an address");
+        return ddl__fail(DDL_ENOMEM, "out of memory for an address");
     plan->list_bytes = (size_t)(ddl__rendezvous_list_put(plan->list, &plan->own) - plan->list);
     return DDL_OK;
 }

@@ -31,7 +31,7 @@ _Static_assert(sizeof(ddl__rendezvous_record) % 8 == 0, "padding would send unin
 /* The data of either side. */
 typedef struct ddl__rendezvous_plan {
     ddl_endpoint *endpoint;
-    char host[256], port[8]; /* from the URL */
+    char host[256], port[8]; /* host and port of the URL */
     int rank, size;
     ddl__rendezvous_record own; /* with the list's id, once it is known */
     unsigned char *list; /* the result, owned by the caller: each rank's address after its length */

@@ -13,7 +13,8 @@
 
 enum {
     RETRY_US = 20000,
-    RETRIES = 20 /* attempts while rank 0 closes the connection because it has too many clients */
+    RETRIES =
+        20 /* number of attempts if rank 0 closes connections because it has too many clients */
 };
 
 /* Warn, once, that rank 0 has not answered yet. */
@@ -24,8 +25,8 @@ static void client_warn(ddl__rendezvous_plan *p, const char *why)
         return;
     p->warn_at = DDL__NEVER;
     ddl__log(DDL__WARN,
-             "rank %d on %s: has waited for %.1f s for rank 0 at the rendezvous tcp://%s:%s: %s; "
-             "is rank 0 running?",
+             "rank %d on %s has waited %.1f s for rank 0 at the rendezvous tcp://%s:%s: %s; "
+             "check that rank 0 is running",
              p->rank, ddl__endpoint_address(p->endpoint)->host, (double)(now - p->begun) * 1e-9,
              p->host, p->port, why);
 }
@@ -113,10 +114,10 @@ ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *p)
             usleep(RETRY_US);
         int fd = dial_root(p, why, sizeof why);
         if (fd < 0)
-            return ddl__fail(
-                DDL_EUNREACHABLE,
-                "rank %d cannot reach the rendezvous at tcp://%s:%s: %s; is rank 0 running?",
-                p->rank, p->host, p->port, why);
+            return ddl__fail(DDL_EUNREACHABLE,
+                             "rank %d cannot reach the rendezvous at tcp://%s:%s: %s; check that "
+                             "rank 0 is running",
+                             p->rank, p->host, p->port, why);
         status = exchange_records(p, fd, &admitted, &first);
         error = errno;
         close(fd);

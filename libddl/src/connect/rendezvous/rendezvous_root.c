@@ -13,9 +13,9 @@
 #include "net/socket.h"
 
 enum {
-    CLIENTS_MAX = 256,        /* simultaneous clients without a complete record */
-    STATE_MAX = 600,          /* characters of the list of present and missing ranks */
-    REFUSALS_LOGGED_MAX = 16, /* different refusals that are logged */
+    CLIENTS_MAX = 256,        /* largest number of clients without a complete record */
+    STATE_MAX = 600,          /* length of the list of present and missing ranks */
+    REFUSALS_LOGGED_MAX = 16, /* largest number of different refusals that are logged */
     NO_ROOM_US = 10000        /* pause before the next accept if no descriptor is free */
 };
 
@@ -36,12 +36,12 @@ _Static_assert(sizeof(((client *)0)->piece) == sizeof(ddl__rendezvous_record) + 
 typedef struct rendezvous_root {
     ddl__rendezvous_plan *plan;
     int size;
-    client **ranks;                          /* clients with a complete record; NULL: not here */
+    client **ranks; /* clients with a complete record, by rank; NULL if the rank has not joined */
     client *clients[CLIENTS_MAX];            /* other clients; NULL: the slot is free */
     char refusal[160];                       /* the last refusal, or the last rank that left */
     ddl__digest logged[REFUSALS_LOGGED_MAX]; /* digests of the logged refusals */
     unsigned n_logged;
-    bool short_of_descriptors; /* a warning about this was logged */
+    bool short_of_descriptors; /* a warning about the lack of descriptors was logged */
 } rendezvous_root;
 
 /* Close the connection and free its place. */
@@ -91,7 +91,7 @@ static void root_note_refusal(rendezvous_root *root, const client *peer, int ran
     ddl__socket_ip(peer->inbound.fd, true, ip);
     ddl__log(DDL__WARN, "rank 0 on %s: the rendezvous refused rank %d from %s: %s%s",
              root_host(root), rank, ip, why,
-             root->n_logged == REFUSALS_LOGGED_MAX ? "; no more refusals are shown" : "");
+             root->n_logged == REFUSALS_LOGGED_MAX ? "; further refusals are not logged" : "");
 }
 
 bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size)
@@ -230,7 +230,7 @@ static ddl_status root_handle_accept_error(rendezvous_root *root)
         return DDL_OK;
     if (!root->short_of_descriptors)
         ddl__log(DDL__WARN,
-                 "rank 0 on %s: the rendezvous has no descriptor for another rank: %s; "
+                 "rank 0 on %s: the rendezvous has no free descriptor for another rank: %s; "
                  "raise ulimit -n",
                  root_host(root), strerror(error));
     root->short_of_descriptors = true;
@@ -248,7 +248,7 @@ static ddl_status root_accept_client(rendezvous_root *root, int listener)
     client *c = calloc(1, sizeof *c);
     if (!c) {
         close(fd);
-        return ddl__fail(DDL_ENOMEM, "no memory for clients");
+        return ddl__fail(DDL_ENOMEM, "out of memory for clients");
     }
     c->inbound.fd = fd;
     c->inbound.passed = -1;
@@ -281,8 +281,8 @@ static ddl_status root_poll(rendezvous_root *root, int listener)
     int64_t left = until - now < 1000000000 ? (until - now) / 1000000 + 1 : 1000;
     int ready = poll(polls, n, left < 0 ? 0 : (int)left);
     if (ready < 0 && errno != EINTR)
-        return ddl__fail(DDL_ESYSTEM, "the rendezvous cannot wait for %u connections: poll: %s",
-                         (unsigned)n, strerror(errno));
+        return ddl__fail(DDL_ESYSTEM, "the rendezvous cannot poll %u connections: %s", (unsigned)n,
+                         strerror(errno));
     if (ready <= 0)
         return DDL_OK;
     for (nfds_t i = 1; i < n; i++)
@@ -361,7 +361,7 @@ static ddl_status root_make_list(const rendezvous_root *root)
     ddl__rendezvous_plan *plan = root->plan;
     unsigned char *at = plan->list = malloc(ddl__rendezvous_list_most(root->size));
     if (!at)
-        return ddl__fail(DDL_ENOMEM, "no memory for %d addresses", root->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for %d addresses", root->size);
     if (!ddl__random(&plan->own.rendezvous, sizeof plan->own.rendezvous))
         return DDL_ESYSTEM;
     for (int i = 0; i < root->size; i++)
@@ -420,15 +420,16 @@ ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan)
 {
     uint16_t port = (uint16_t)atoi(plan->port);
     int listener = ddl__listen(plan->host, &port);
-    if (listener < 0) /* a name, or an IP that is not one of this host's own */
+    if (listener < 0) /* host is a name, or an IP that this host does not have */
         listener = ddl__listen(NULL, &port);
     if (listener < 0)
         return DDL_ESYSTEM;
     ddl__descriptors_provide_clients(plan->size);
     rendezvous_root root = {
         .plan = plan, .size = plan->size, .ranks = calloc((size_t)plan->size, sizeof(client *))};
-    ddl_status status = root.ranks ? root_collect_records(&root, listener)
-                                   : ddl__fail(DDL_ENOMEM, "no memory for %d ranks", plan->size);
+    ddl_status status = root.ranks
+                            ? root_collect_records(&root, listener)
+                            : ddl__fail(DDL_ENOMEM, "out of memory for %d ranks", plan->size);
     for (int i = 0; root.ranks && i < plan->size; i++)
         client_close(&root.ranks[i]);
     free(root.ranks);

@@ -118,7 +118,7 @@ static ddl_status askers_find(askers *a)
 {
     const ddl__rendezvous_plan *plan = a->plan;
     if (!(a->missing = calloc((size_t)plan->size, 1)))
-        return ddl__fail(DDL_ENOMEM, "no memory for %d ranks", plan->size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for %d ranks", plan->size);
     for (int i = plan->rank + 1; i < plan->size; i++)
         a->n += a->missing[i] = ddl__rendezvous_giver(i, plan->size) == plan->rank;
     return DDL_OK;
@@ -135,13 +135,12 @@ static void give_warn(const askers *a)
     int first = 0;
     while (!a->missing[first])
         first++;
-    ddl__log(
-        DDL__WARN,
-        "rank %d on %s: the rendezvous has waited for %.1f s: rank %d, and %d others, have yet "
-        "to get the list of addresses from here; are they stopped, or is there no way from "
-        "their hosts to this one?",
-        p->rank, ddl__endpoint_address(p->endpoint)->host, (double)(now - p->begun) * 1e-9, first,
-        a->n - 1);
+    ddl__log(DDL__WARN,
+             "rank %d on %s: the rendezvous has waited for %.1f s: rank %d and %d others have "
+             "not fetched the list of addresses from here; check that they are running, and that "
+             "their hosts can reach this one",
+             p->rank, ddl__endpoint_address(p->endpoint)->host, (double)(now - p->begun) * 1e-9,
+             first, a->n - 1);
 }
 
 /* Give the list to the ranks that request it at the slot. If this rank did not get it, send them
@@ -201,7 +200,8 @@ static ddl_status ask_over(ddl__rendezvous_plan *plan, const ddl__rendezvous_rec
         if (status == DDL_EUNREACHABLE)
             ddl__fail(status, "%s", strerror(errno));
         else if (status == DDL_OK && !plan->list)
-            status = ddl__fail(DDL_EREFUSED, "it named yet another rank");
+            status = ddl__fail(DDL_EREFUSED,
+                               "it redirected to another rank instead of sending the list");
     }
     ddl__session_end(&session);
     ddl__seal_destroy(seal);

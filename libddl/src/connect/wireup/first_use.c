@@ -40,9 +40,9 @@ typedef enum use_state {
     NOT_ADDED, /* opened when the comm was created, or shares the pair's first connection */
     UNUSED,
     ASKED,   /* this rank must dial */
-    DIALING, /* this rank dials */
-    AWAITED, /* the peer dials */
-    ENDED    /* open, or lapsed */
+    DIALING, /* this rank is dialing */
+    AWAITED, /* the peer is dialing */
+    ENDED    /* open, or closed unopened */
 } use_state;
 
 /* One link of a pair; both links if the pair will share memory. */
@@ -57,7 +57,7 @@ typedef struct link_use {
 } link_use;
 
 struct ddl__first_use {
-    ddl__wireup wireup; /* for dialing only: without links and deadline */
+    ddl__wireup wireup; /* used only to dial; has no links and no deadline */
     ddl__first_use_events events;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -67,7 +67,7 @@ struct ddl__first_use {
     ddl__shm_buffers *shm_buffers; /* for links that share memory, by rank */
     link_use **asked;              /* the links to dial, in order; each is added once */
     unsigned first_asked, n_asked;
-    link_use uses[]; /* [2 * rank + (1 for messages)] */
+    link_use uses[]; /* indexed by 2 * rank, + 1 for messages */
 };
 
 ddl__first_use *ddl__first_use_create(const ddl__wireup *wireup)
@@ -82,7 +82,7 @@ ddl__first_use *ddl__first_use_create(const ddl__wireup *wireup)
         free(asked);
         free(tcp_buffers);
         free(shm_buffers);
-        ddl__fail(DDL_ENOMEM, "no memory for %zu links", n);
+        ddl__fail(DDL_ENOMEM, "out of memory for %zu links", n);
         return NULL;
     }
     use->asked = asked;
@@ -186,7 +186,7 @@ static ddl_status opening_make(const link_use *u, int fd, const ddl__session *se
     if (!u->shared)
         return ddl__session_seal(ddl__endpoint_job(w->endpoint), session, fd, side, &o->seal);
     if (passed < 0)
-        return ddl__fail(DDL_EREFUSED, "no shared memory came with it: raise ulimit -n");
+        return ddl__fail(DDL_EREFUSED, "it did not pass its shared memory: raise ulimit -n");
     o->arena = ddl__arena_open(passed, (unsigned)w->rank);
     return o->arena ? DDL_OK : DDL_ESYSTEM;
 }
@@ -323,7 +323,8 @@ static void use_dial(link_use *u)
         ddl__dial_cancel(&d);
         if (passed >= 0)
             close(passed);
-        if (status == DDL_ETIMEDOUT) /* the peer was reached; the failure detector watches it */
+        if (status == DDL_ETIMEDOUT) /* do not give up: the peer was reached, and the failure
+                                        detector monitors it */
             limit = ddl__now() + DDL__FIRST_USE_LIMIT;
         /* After DDL_OK the peer has opened its end, and refuses another connection. */
         if (!settled && (status == DDL_OK || ddl__now() > limit)) {
@@ -411,7 +412,7 @@ ddl_status ddl__first_use_start(ddl__first_use *use, const ddl__first_use_events
     use->events = *events;
     int error = ddl__thread_start(&use->thread, dial_asked, use);
     if (error)
-        return ddl__fail(DDL_ESYSTEM, "no thread to open links: %s", strerror(error));
+        return ddl__fail(DDL_ESYSTEM, "cannot start a thread to open links: %s", strerror(error));
     use->started = true;
     ddl__endpoint_divert(use->wireup.endpoint, use->wireup.slot, DDL__CONN_FIRST_USE, accept_link,
                          use);

@@ -19,7 +19,8 @@ void ddl__first_use_destroy(ddl__first_use *use);
 /* During the wireup: create unopened links to a peer, or forget them. */
 bool ddl__first_use_add(ddl__first_use *use, int peer, ddl__slots *slots, ddl__link **link,
                         ddl__link **messages);
-/* The same for links that will share memory. Both use one connection. */
+/* Create both unopened links to a peer that will share memory, or forget them. Both use one
+ * connection. */
 bool ddl__first_use_add_shared(ddl__first_use *use, int peer, ddl__link **link,
                                ddl__link **messages);
 void ddl__first_use_remove(ddl__first_use *use, int peer);
@@ -37,7 +38,7 @@ typedef struct ddl__first_use_events {
 /* Start to dial and accept. */
 ddl_status ddl__first_use_start(ddl__first_use *use, const ddl__first_use_events *events);
 
-/* Lapse the unopened links to a member that has left (DDL__LINK_LEFT) or is lost. Any thread. `use`
+/* Close the unopened links to a member that has left (DDL__LINK_LEFT) or is lost. Any thread. `use`
  * may be NULL here and in ddl__first_use_stop. */
 void ddl__first_use_gone(ddl__first_use *use, int peer, ddl__link_state state);
 

@@ -117,9 +117,9 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
         ddl__dial_cancel(d);
     }
     ddl__paths paths = ddl__endpoint_paths(w->endpoint, &w->addresses[target->peer]);
-    ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");
+    ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that this rank can reach");
     if (paths.n && !target->goes_on(target->context))
-        return ddl__fail(DDL_ETIMEDOUT, "its time is up");
+        return ddl__fail(DDL_ETIMEDOUT, "the time limit has passed");
     bool refused = paths.n, answers = false, silent = true;
     bool no_way[2 * DDL__INTERFACES_MAX] = {false};
     for (unsigned i = 0; i < paths.n && !is_final(status); i++) {

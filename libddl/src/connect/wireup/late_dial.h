@@ -7,12 +7,12 @@
 #include "connect/wireup/wireup_state.h"
 
 typedef struct ddl__late_target {
-    const ddl__wireup *wireup; /* without links and deadline */
+    const ddl__wireup *wireup; /* the wireup, without links and deadline */
     int peer;
     bool local;   /* use the unix socket; without `passed`, use TCP if the socket fails */
     uint8_t kind; /* DDL__CONN_FIRST_USE, DDL__CONN_FIRST_MEMORY or DDL__CONN_LATE_CONTROL */
     unsigned lane;
-    bool (*goes_on)(void *context); /* called often; false stops the attempt */
+    bool (*goes_on)(void *context); /* called repeatedly; returns false to stop the attempt */
     void *context;
     int *passed; /* in: a descriptor that reserves a number, or -1; out: the descriptor received
                     with the answer. NULL: none is expected */

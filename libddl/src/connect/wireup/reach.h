@@ -9,9 +9,9 @@
 typedef struct ddl__reach {
     int rank;
     bool answers;
-    int64_t since; /* the start of the attempts; 0: none so far */
+    int64_t since; /* time of the first attempt; 0 if there is none */
     ddl__paths paths;
-    int fds[2 * DDL__INTERFACES_MAX]; /* by path; -1: must be tried again */
+    int fds[2 * DDL__INTERFACES_MAX]; /* sockets by path; -1 if the path must be tried again */
 } ddl__reach;
 
 /* Start to try the member `rank`, which is not on this host. */

@@ -47,8 +47,8 @@ static int connect_local(const ddl__wireup *w, int peer, bool *here, ddl_status 
         if ((*status = ddl__wireup_check_members(w)) != DDL_OK)
             return -1;
     }
-    *status = ddl__fail(DDL_EUNREACHABLE, "rank %d on %s shares no memory with rank %d: %s", peer,
-                        w->addresses[peer].host, w->rank, strerror(errno));
+    *status = ddl__fail(DDL_EUNREACHABLE, "rank %d on %s cannot share memory with rank %d: %s",
+                        peer, w->addresses[peer].host, w->rank, strerror(errno));
     return -1;
 }
 
@@ -69,8 +69,9 @@ static ddl_status dial_local(const ddl__wireup *w, int peer, ddl__peer_dial *a)
         return ddl__dial_start(w, &a->attempt, fd, &hello);
     }
     close(fd);
-    return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
-                     w->addresses[peer].host, ours ? "not allowed" : "another user");
+    return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s cannot share memory: %s", peer,
+                     w->addresses[peer].host,
+                     ours ? "the links do not allow it" : "its process belongs to another user");
 }
 
 /* Complete the handshake over the unix socket. */
@@ -83,7 +84,7 @@ static ddl_status peer_join_local(const ddl__wireup *w, int peer, ddl__dial_atte
     if (!ddl__is_path_failure(w, status))
         return status;
     snprintf(why, sizeof why, "%s", ddl__message());
-    return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
+    return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s cannot share memory: %s", peer,
                      w->addresses[peer].host, why);
 }
 
@@ -101,7 +102,7 @@ static void fall_back_to_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
     a->tcp = true;
 }
 
-/* Not DDL_OK: a member has failed. */
+/* Returns an error only if a member has failed. */
 static ddl_status peer_dial_start(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl_status status = may_share(w) ? dial_local(w, peer, a) : DDL_EUNREACHABLE;
@@ -118,7 +119,7 @@ static ddl_status fail_deadline(const ddl__wireup *w, int peer, ddl_status statu
     if (status != DDL_EUNREACHABLE || ddl__now() < w->deadline)
         return status;
     return ddl__fail(DDL_ETIMEDOUT,
-                     "rank %d on %s did not answer before the creation's time was up", peer,
+                     "rank %d on %s did not answer within the time limit of the creation", peer,
                      w->addresses[peer].host);
 }
 
@@ -225,7 +226,7 @@ static ddl_status dial_lower(const ddl__wireup *w)
 {
     ddl__peer_dial *all = w->rank ? calloc((size_t)w->rank, sizeof *all) : NULL;
     if (w->rank && !all)
-        return ddl__fail(DDL_ENOMEM, "no memory to dial %d members", w->rank);
+        return ddl__fail(DDL_ENOMEM, "out of memory: cannot dial %d members", w->rank);
     for (int peer = 0; peer < w->rank; peer++)
         all[peer].attempt.fd = all[peer].messages.fd = -1;
     ddl_status status = dial_all_lower(w, all);
@@ -254,7 +255,8 @@ ddl_status ddl__wireup_find_reason(const ddl__wireup *w, ddl_status lost)
         if (status != DDL_OK)
             return status;
     }
-    /* The lost member timed out shortly before this rank: it is not the one that all wait for. */
+    /* The lost member reached its own time limit shortly before this rank: it is not the missing
+     * member. */
     bool is_late = w->links && ddl__creation_is_late(w->creation, ddl__now());
     return is_late ? ddl__wireup_fail_late(w, lost) : lost;
 }

@@ -17,8 +17,8 @@
 typedef struct ddl__control_dial {
     int fd;               /* -1: none yet */
     bool late;            /* opened only if an agreement needs it: see neighbours.h */
-    bool open;            /* both sides have it */
-    ddl__seal *seal;      /* if open: encrypts the connection; or NULL */
+    bool open;            /* both sides have opened the connection */
+    ddl__seal *seal;      /* encrypts the open connection, or NULL */
     ddl__session session; /* if not open, with a lower rank: hello and proof were sent */
     uint64_t after; /* from a higher rank: the number of its link's hello. A control connection
                        with a lower number belongs to a failed attempt */
@@ -36,20 +36,20 @@ typedef struct ddl__wireup {
     ddl__comm_id id;
     const ddl__address *addresses; /* by rank */
     int rank, size;
-    uint32_t kinds; /* ddl_link_kind bits */
+    uint32_t kinds; /* allowed kinds of links, as ddl_link_kind bits */
     bool has_cores; /* each member on this host has a core */
     int64_t begun, deadline;
-    const ddl__until *until; /* with the same deadline; or NULL */
+    const ddl__until *until; /* the checks while waiting, with the same deadline; or NULL */
     int64_t
         *warn_at; /* when to warn about missing ranks; DDL__NEVER: no warning, or it was given */
-    ddl__arena *arena; /* this rank's, if shared memory is allowed */
+    ddl__arena *arena; /* the arena of this rank, if shared memory is allowed */
     ddl__slots *slots;
-    ddl__link **links, **messages; /* by rank: created by the wireup */
-    ddl__control_dial *controls;   /* by rank: started by the wireup */
+    ddl__link **links, **messages; /* the links by rank, which the wireup creates */
+    ddl__control_dial *controls;   /* the control connections by rank, which the wireup starts */
     ddl__first_use
         *first_use;          /* opens a large comm's links on first use; NULL: open all links now */
     ddl__creation *creation; /* the state of this attempt; NULL: the comm was created */
-    int lost; /* if the links belong to an engine: the member whose link was lost first; or -1 */
+    int lost; /* the member whose link was lost first, if an engine owns the links; or -1 */
 } ddl__wireup;
 
 /* Dial the lower ranks, accept the higher ones. On failure the links made so far stay in links. */

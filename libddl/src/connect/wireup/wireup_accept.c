@@ -85,7 +85,7 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
     bool sent = send_member_answer(w, accepted, why, &answer);
     if (why) {
         close(accepted->fd);
-        ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
+        ddl__log(DDL__INFO, "refused the connection of rank %u: %s", hello->from, answer.text);
         return false;
     }
     if (hello->kind == DDL__CONN_TCP)
@@ -119,7 +119,7 @@ void ddl__wireup_accept_waiting(const ddl__wireup *w)
 
 /* Search for a missing higher rank that has exited: no other rank dials it. */
 typedef struct search {
-    int peer; /* the one that was probed last */
+    int peer; /* the rank that was probed last */
     int64_t at, interval;
 } search;
 
@@ -155,8 +155,8 @@ static bool refuses_all(const ddl__wireup *w, int peer, ddl_status *status)
     return refused;
 }
 
-/* Probe one of the missing higher ranks, now and then. Fail if it has exited. Without a parent, no
- * one else reports that. */
+/* Probe one of the missing higher ranks from time to time. Fail if it has exited, because in a
+ * creation without a parent no other rank reports that. */
 static ddl_status search_dead(const ddl__wireup *w, search *s)
 {
     if (w->creation->is_witnessed || ddl__now() < s->at || !is_first_to_search(w))

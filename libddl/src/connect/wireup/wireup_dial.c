@@ -70,7 +70,7 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
     if (status == DDL_OK)
         return status;
     if (inproc)
-        ddl__arena_drop(w->arena); /* the reference was not passed */
+        ddl__arena_drop(w->arena); /* the peer did not get the reference */
     ddl__dial_cancel(d);
     return status;
 }
@@ -137,11 +137,12 @@ static void warn_missing(const ddl__wireup *w)
         return;
     *w->warn_at = DDL__NEVER;
     int named = ddl__wireup_describe_missing(w, missing);
-    ddl__log(DDL__WARN,
-             "rank %d on %s: the creation of a comm of %d ranks has waited for %.1f s: not there "
-             "yet: rank%s %s",
-             w->rank, ddl__endpoint_address(w->endpoint)->host, w->size,
-             (double)(now - w->begun) * 1e-9, named > 1 ? "s" : "", missing);
+    ddl__log(
+        DDL__WARN,
+        "rank %d on %s: the creation of a comm of %d ranks has waited for %.1f s; not connected "
+        "yet: rank%s %s",
+        w->rank, ddl__endpoint_address(w->endpoint)->host, w->size, (double)(now - w->begun) * 1e-9,
+        named > 1 ? "s" : "", missing);
 }
 
 /* True if a member has closed its control connection. Report that to the link, if it cannot detect
@@ -173,7 +174,8 @@ static void handle_fact(const ddl__wireup *w, ddl__creation_cause cause, ddl_sta
 
 static ddl_status fail_superseded(const ddl__wireup *w, int member, uint32_t later)
 {
-    return ddl__fail(DDL__SUPERSEDED, "rank %d on %s is at creation %u of this comm, rank %d at %u",
+    return ddl__fail(DDL__SUPERSEDED,
+                     "rank %d on %s is at creation %u of this comm, but rank %d is at creation %u",
                      member, w->addresses[member].host, later, w->rank, w->id.number);
 }
 
@@ -246,12 +248,12 @@ static ddl_status check_lost(const ddl__wireup *w)
     for (int i = 0; i < w->size && status == DDL_OK; i++) {
         const ddl__link *link = w->links[i];
         bool ended = link && (link->state != DDL__LINK_OPEN || pair_has_ended(w, i));
-        if (ended) /* it may have sent the reason before */
+        if (ended) /* the member may have sent the reason before it closed the link */
             status = check_aborted(w);
         if (ended && status == DDL_OK)
             return ddl__fail(
                 DDL_EPEER, "rank %d on %s closed its connection while the comm was created: %s", i,
-                w->addresses[i].host, link->reason[0] ? link->reason : "it failed itself");
+                w->addresses[i].host, link->reason[0] ? link->reason : "it has failed");
     }
     return status;
 }
@@ -327,7 +329,7 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
         errno = error;
         if (errno == ETIMEDOUT)
             return ddl__fail(DDL_ETIMEDOUT,
-                             "rank %d on %s is there, but did not create this comm in time", peer,
+                             "rank %d on %s is running, but did not create this comm in time", peer,
                              host);
         return ddl__fail(DDL_EPEER,
                          "rank %d on %s closed its connection while the comm was created: %s", peer,
@@ -344,7 +346,8 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
         return DDL_OK;
     else if (ddl__creation_is_told(w->creation))
         return fail_superseded(w, peer, answer->creation);
-    return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);
+    return ddl__fail(DDL_EREFUSED, "rank %d on %s refused the connection: %s", peer, host,
+                     answer->text);
 }
 
 ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d)

@@ -82,7 +82,7 @@ bool ddl__wireup_make_links(const ddl__wireup *w, int peer, const ddl__hello *he
             link = ddl__shm_link_create(w->arena, (unsigned)peer, theirs, (unsigned)w->rank,
                                         kind == DDL__CONN_INPROC);
         else if (passed < 0)
-            ddl__fail(DDL_EREFUSED, "the hello came without shared memory");
+            ddl__fail(DDL_EREFUSED, "the hello did not pass shared memory");
         if (theirs && !link)
             ddl__arena_drop(theirs);
         if (link)

@@ -101,7 +101,8 @@ ddl_status ddl__wireup_fail_late(const ddl__wireup *w, ddl_status otherwise);
  * or if a member takes part in a later creation. */
 ddl_status ddl__wireup_check_reasons(const ddl__wireup *w);
 
-/* The same, and fail if a member's link has closed, with or without a reason. */
+/* Check the members as above, and also fail if a member has closed its link, with or without a
+ * reason. */
 ddl_status ddl__wireup_check_members(const ddl__wireup *w);
 
 /* Wait for the answer of the peer's comm, and create the link. */

@@ -56,8 +56,8 @@ static ddl_status dial_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt
 static void warn_unused(const ddl__wireup *w, int peer, ddl__path path)
 {
     const ddl__address *own = ddl__endpoint_address(w->endpoint);
-    ddl__log(DDL__WARN, "rank %d on %s is not reached over %s, which is not used: %s", peer,
-             w->addresses[peer].host, path.ours < 0 ? "" : own->ips[path.ours].name,
+    ddl__log(DDL__WARN, "cannot reach rank %d on %s over %s, so this interface is not used: %s",
+             peer, w->addresses[peer].host, path.ours < 0 ? "" : own->ips[path.ours].name,
              ddl__message());
 }
 
@@ -103,8 +103,8 @@ static ddl_status start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a
     return ddl__is_path_failure(w, status) ? DDL_OK : status;
 }
 
-/* Nothing has answered at the peer's addresses. If the creation's time is up, it was too short for
- * that. */
+/* Report to `until` that no address of the peer has answered. Do not report it after the deadline
+ * of the creation: the time may have been too short for an answer. */
 static void report_unreachable(const ddl__wireup *w, int peer, bool was_accepted, int error)
 {
     bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH;
@@ -112,7 +112,7 @@ static void report_unreachable(const ddl__wireup *w, int peer, bool was_accepted
         w->until->unreachable(w->until->context, peer, was_accepted);
 }
 
-/* Use the result of the race to connect to a peer. Not DDL_OK: a member has failed. */
+/* Use the result of the race to connect to a peer. Returns an error only if a member has failed. */
 static ddl_status use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, const ddl__race *race)
 {
     bool lanes = race->paths.at_once * ddl__endpoint_sockets(w->endpoint) > 1;
@@ -141,7 +141,7 @@ ddl_status ddl__wireup_start_tcp(const ddl__wireup *w, int first, int n, ddl__pe
         n_races += a[i].tcp;
     ddl__race *races = n_races ? calloc((size_t)n_races, sizeof *races) : NULL;
     if (n_races && !races)
-        return ddl__fail(DDL_ENOMEM, "no memory to dial %d members", n_races);
+        return ddl__fail(DDL_ENOMEM, "out of memory: cannot dial %d members", n_races);
     ddl__race *race = races;
     for (int i = 0; i < n; i++)
         if (a[i].tcp)
@@ -214,7 +214,7 @@ ddl_status ddl__wireup_join_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *
     ddl__paths *paths = &a->paths;
     if (a->first_use)
         return status;
-    if (a->path >= paths->at_once) { /* none of the chosen paths works */
+    if (a->path >= paths->at_once) { /* all chosen paths have failed */
         paths->path[0] = paths->path[a->path < paths->n ? a->path : 0];
         paths->at_once = 1;
         a->path = 0;

@@ -26,8 +26,7 @@ ddl_status ddl__cuda_open(ddl__cuda *cuda)
         void *found = dlsym(library, functions[i].symbol);
         if (!found)
             return ddl__fail(DDL_EUNSUPPORTED,
-                             "the CUDA driver has no %s: buffers on a GPU need the driver of CUDA "
-                             "11.7 or later",
+                             "the CUDA driver has no %s: install the driver of CUDA 11.7 or later",
                              functions[i].symbol);
         memcpy((char *)cuda + functions[i].place, &found, sizeof found);
     }
@@ -37,7 +36,7 @@ ddl_status ddl__cuda_open(ddl__cuda *cuda)
     if (error == DDL__CUDA_SUCCESS)
         return DDL_OK;
     ddl__cuda_describe(cuda, error, text, sizeof text);
-    return ddl__fail(DDL_EUNSUPPORTED, "the CUDA driver does not start: cuInit: %s", text);
+    return ddl__fail(DDL_EUNSUPPORTED, "cannot start the CUDA driver: cuInit: %s", text);
 }
 
 const char *ddl__cuda_symbol(const char *function)

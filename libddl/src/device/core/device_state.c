@@ -15,7 +15,7 @@ bool ddl__device_is_good(const ddl__device *d, const char *call, ddl__cuda_resul
         return true;
     char text[128];
     ddl__cuda_describe(&d->cuda, result, text, sizeof text);
-    ddl__fail(DDL_ESYSTEM, "%s: the CUDA driver's %s fails on GPU %d: %s",
+    ddl__fail(DDL_ESYSTEM, "%s: the CUDA driver's %s failed on GPU %d: %s",
               d->config.names[d->config.rank], ddl__cuda_symbol(call), d->number, text);
     return false;
 }
@@ -54,7 +54,7 @@ ddl_status ddl__device_check(const ddl__device *d, const void *address)
     if (status != DDL_OK || !address || number == d->number)
         return status;
     return ddl__fail(DDL_EINVAL,
-                     "the buffer at %p is on GPU %d, but this comm's are on GPU %d: duplicate the "
+                     "the buffer at %p is on GPU %d, but this comm uses GPU %d: duplicate the "
                      "comm for another GPU",
                      address, number, d->number);
 }

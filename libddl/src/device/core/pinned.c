@@ -18,14 +18,14 @@ static ddl__pinned *pinned_create(ddl__device *d, size_t bytes, size_t words)
     ddl__pinned *p = calloc(1, sizeof *p);
     void *memory;
     if (!p) {
-        ddl__fail(DDL_ENOMEM, "no memory for a GPU's buffers");
+        ddl__fail(DDL_ENOMEM, "out of memory for a GPU's buffers");
         return NULL;
     }
     p->bytes = rounded(bytes);
     p->words = words;
     p->filled = calloc(words, sizeof *p->filled);
     if (!p->filled)
-        ddl__fail(DDL_ENOMEM, "no memory for %zu chunks of a GPU's buffers", words);
+        ddl__fail(DDL_ENOMEM, "out of memory for %zu chunks of a GPU's buffers", words);
     bool good = p->filled && DDL__GOOD(d, host_alloc, &memory, p->bytes + words * DDL__WORD_BYTES,
                                        DDL__CUDA_HOST_PORTABLE | DDL__CUDA_HOST_DEVICEMAP);
     p->memory = good ? memory : NULL;

@@ -26,17 +26,18 @@ ddl_status ddl__nccl_open(ddl__nccl *nccl)
 {
     void *library = open_library();
     if (!library)
-        return ddl__fail(DDL_EUNSUPPORTED, "NCCL is not found (libnccl.so.2): install it, and put "
-                                           "its folder into LD_LIBRARY_PATH");
+        return ddl__fail(
+            DDL_EUNSUPPORTED,
+            "cannot load NCCL (libnccl.so.2): install it, and add its folder to LD_LIBRARY_PATH");
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *found = dlsym(library, functions[i].symbol);
         if (!found)
-            return ddl__fail(DDL_EUNSUPPORTED, "NCCL has no %s: it is older than 2.27",
+            return ddl__fail(DDL_EUNSUPPORTED, "NCCL has no %s: install version 2.27 or later",
                              functions[i].symbol);
         memcpy((char *)nccl + functions[i].place, &found, sizeof found);
     }
     if (nccl->version(&nccl->number) != DDL__NCCL_SUCCESS || nccl->number < DDL__NCCL_OLDEST)
-        return ddl__fail(DDL_EUNSUPPORTED, "NCCL's version is %d; must be at least %d (2.27)",
+        return ddl__fail(DDL_EUNSUPPORTED, "the version of NCCL is %d; must be at least %d (2.27)",
                          nccl->number, DDL__NCCL_OLDEST);
     return DDL_OK;
 }

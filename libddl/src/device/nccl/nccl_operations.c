@@ -144,7 +144,7 @@ static int call_nccl(const ddl__device *d, const ddl__call *call, const void *se
     size_t count = (size_t)call->count, bytes = count * ddl__dtype_size(call->dtype);
     ddl__nccl_dtype dtype = ddl__nccl_dtype_of(call->dtype);
     ddl__nccl_op op = op_of(d, call);
-    /* this rank's block, in place */
+    /* this rank's block is already in place */
     void *own = at(call->recv, call->send == call->recv ? n->self : 0, bytes);
     switch (call->kind) {
     case DDL__ALLREDUCE:

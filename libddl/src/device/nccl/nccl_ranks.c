@@ -161,7 +161,8 @@ static ddl_status exchange_peers(ddl__device *d, int64_t timeout_ms)
     ddl__nccl_peer own = {.version = 0}, *all = calloc((size_t)d->config.size, sizeof *all);
     if (!all || !create(d)) {
         free(all);
-        return ddl__fail(DDL_ENOMEM, "no memory for the GPU records of %d ranks", d->config.size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for the GPU records of %d ranks",
+                         d->config.size);
     }
     if (DDL__GOOD(d, device_uuid, &own.uuid, d->number))
         own.version = find_library(d);
@@ -209,9 +210,9 @@ static bool is_good(const ddl__device *d, const char *symbol, ddl__nccl_comm *co
     if (result == DDL__NCCL_SUCCESS)
         return true;
     const char *more = comm ? library->last_error(comm) : NULL;
-    ddl__fail(DDL_ESYSTEM, "%s: NCCL's %s fails on GPU %d: %s%s%s", d->config.names[d->config.rank],
-              symbol, d->number, library->error_text(result), more && *more ? ": " : "",
-              more ? more : "");
+    ddl__fail(DDL_ESYSTEM, "%s: %s of NCCL failed on GPU %d: %s%s%s",
+              d->config.names[d->config.rank], symbol, d->number, library->error_text(result),
+              more && *more ? ": " : "", more ? more : "");
     return false;
 }
 
@@ -248,7 +249,7 @@ static bool begin(ddl__device *d, const offer *first)
                                .version = DDL__NCCL_CONFIG,
                                .blocking = 0};
     if (!first->is_good) {
-        ddl__fail(DDL_ESYSTEM, "%s has no id for NCCL's communicator",
+        ddl__fail(DDL_ESYSTEM, "%s could not create an id for the NCCL communicator",
                   d->config.names[n->ranks[0]]);
         return false;
     }
@@ -294,7 +295,7 @@ static ddl_status start_all(ddl__device *d, int64_t timeout_ms, bool *is_possibl
     offer *all = calloc((size_t)d->config.size, sizeof *all);
     *is_here = all && open_stream(d);
     if (!all)
-        return ddl__fail(DDL_ENOMEM, "no memory for the NCCL ids of %d ranks", d->config.size);
+        return ddl__fail(DDL_ENOMEM, "out of memory for the NCCL ids of %d ranks", d->config.size);
     ddl_status status = exchange_ids(d, timeout_ms, all);
     *is_here = status == DDL_OK && *is_here && begin(d, &all[d->nccl->ranks[0]]);
     free(all);
@@ -330,7 +331,7 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms)
     char why[DDL__MESSAGE_MAX] = "";
     ddl__device_nccl *n = d->nccl;
     bool is_possible = false;
-    n->use = DDL__NCCL_UNUSED; /* stays so if the check fails, which ends the comm */
+    n->use = DDL__NCCL_UNUSED; /* remains if the check fails, which ends the comm */
     ddl_status status = begin_all(d, timeout_ms, &is_possible, why);
     if (status != DDL_OK)
         return status;
@@ -338,13 +339,15 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms)
     const char *own = d->config.names[d->config.rank];
     if (d->config.rank == 0 && is_possible)
         ddl__log(DDL__INFO,
-                 "%s: each rank has its own GPU: NCCL %d carries out operations of %llu bytes "
+                 "%s: each rank has its own GPU, so NCCL %d runs operations of %llu bytes "
                  "and more within %s",
                  own, n->library.number, (unsigned long long)d->config.direct_bytes,
                  n->between.n > 1 ? "each host" : "the host");
     else if (d->config.rank == 0)
-        ddl__log(DDL__INFO, "%s: long operations on a GPU pass through host memory, too: %s", own,
-                 why);
+        ddl__log(DDL__INFO,
+                 "%s: long operations on GPU buffers also use host memory, because NCCL cannot be "
+                 "used: %s",
+                 own, why);
     return DDL_OK;
 }
 
@@ -445,7 +448,8 @@ static void close_comm(ddl__device *d)
     ddl__nccl_comm *comm = take(d);
     ddl__nccl_ending how = d->failed ? DDL__NCCL_ABORTS : DDL__NCCL_DESTROYS;
     if (comm && !ddl__nccl_end(&d->nccl->library, comm, how, ddl__now() + DDL__DEVICE_LATE_LIMIT))
-        ddl__log(DDL__INFO, "%s: NCCL waits for other ranks of the host to destroy the comm",
+        ddl__log(DDL__INFO,
+                 "%s: NCCL is still waiting for other ranks of the host to destroy the comm",
                  d->config.names[d->config.rank]);
 }
 

@@ -43,7 +43,7 @@ enum { DDL__NCCL_SCRATCHES = 40 }; /* each has twice the bytes of the previous o
 
 /* The record that a rank sends to the others, to decide whether NCCL can be used. */
 typedef struct ddl__nccl_peer {
-    ddl__cuda_uuid uuid; /* UUID of its GPU */
+    ddl__cuda_uuid uuid; /* UUID of the GPU of this rank */
     int64_t version;     /* version of its NCCL; 0: none that it may use */
 } ddl__nccl_peer;
 
@@ -62,7 +62,7 @@ struct ddl__device_nccl {
     ddl__cuda_event begun, done;
     ddl__cuda_pointer parts; /* a part for each slot, as long as the slot; 0 on one host */
     ddl__cuda_event reduced[DDL__SLOTS];
-    ddl__cuda_pointer scratch[DDL__NCCL_SCRATCHES]; /* each is longer than the previous ones */
+    ddl__cuda_pointer scratch[DDL__NCCL_SCRATCHES]; /* each is longer than the one before */
     unsigned n_scratch;
     size_t scratch_bytes; /* bytes of the last scratch buffer */
 

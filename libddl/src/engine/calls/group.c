@@ -13,8 +13,9 @@
 
 enum {
     SMALL_SHARED = 16 << 10, /* bytes of the longest call that is fused if all ranks share memory */
-    SMALL_WIRES = 128 << 10, /* the same with TCP links, whose round trips cost more */
-    BUNDLE_MAX = 1 << 20     /* bytes of the longest bundle */
+    SMALL_WIRES =
+        128 << 10, /* bytes of the longest fused call with TCP links, whose round trips cost more */
+    BUNDLE_MAX = 1 << 20 /* bytes of the longest bundle */
 };
 
 static size_t bytes_of(const ddl__call *call)
@@ -26,7 +27,7 @@ ddl_group *ddl__group_create(ddl__engine *engine, int64_t limit_ms)
 {
     ddl_group *group = calloc(1, sizeof *group);
     if (!group) {
-        ddl__fail(DDL_ENOMEM, "no memory for a group");
+        ddl__fail(DDL_ENOMEM, "out of memory for a group");
         return NULL;
     }
     group->engine = engine;
@@ -39,7 +40,7 @@ static void drop_parts(ddl_group *group)
 {
     for (uint32_t i = 0; i < group->n_parts; i++) {
         ddl__bundle *bundle = group->parts[i].call.bundle;
-        /* a device owns the bundle, and may have freed it */
+        /* a device owns the bundle and may have freed it already */
         if (!bundle || group->parts[i].call.hold)
             continue;
         free(bundle->scratch);
@@ -65,7 +66,7 @@ ddl_status ddl__group_add(ddl_group *group, const ddl__call *call)
         uint32_t room = group->room ? 2 * group->room : 8;
         ddl__call *calls = realloc(group->calls, room * sizeof *calls);
         if (!calls)
-            return ddl__fail(DDL_ENOMEM, "no memory for %u operations of a group", room);
+            return ddl__fail(DDL_ENOMEM, "out of memory for %u operations of a group", room);
         group->calls = calls;
         group->room = room;
     }
@@ -114,7 +115,7 @@ static ddl_status make_bundle(ddl__call *whole, const ddl__call *const *packed, 
     }
     if (!bundle || !(bundle->scratch = malloc(bytes + 1))) {
         free(bundle);
-        return ddl__fail(DDL_ENOMEM, "no memory to fuse %u operations", n);
+        return ddl__fail(DDL_ENOMEM, "out of memory: cannot fuse %u operations", n);
     }
     bundle->n = n;
     whole->bundle = bundle;
@@ -142,9 +143,10 @@ ddl_status ddl__group_arrange(ddl_group *group, bool wires)
     group->parts = calloc(group->n_calls, sizeof *group->parts);
     bool *taken = calloc(group->n_calls, sizeof *taken);
     const ddl__call **packed = calloc(group->n_calls, sizeof *packed);
-    ddl_status status = group->parts && taken && packed
-                            ? DDL_OK
-                            : ddl__fail(DDL_ENOMEM, "no memory for a group of %u", group->n_calls);
+    ddl_status status =
+        group->parts && taken && packed
+            ? DDL_OK
+            : ddl__fail(DDL_ENOMEM, "out of memory for a group of %u", group->n_calls);
     for (uint32_t i = 0; i < group->n_calls && status == DDL_OK; i++)
         if (!taken[i])
             status = make_part(group, i, wires ? SMALL_WIRES : SMALL_SHARED, taken, packed);

@@ -74,7 +74,7 @@ typedef struct ddl__call {
     /* the ranks of an all-reduce of some ranks, borrowed for the engine's life; NULL: all ranks */
     const ddl__among *among;
     ddl__hold *hold; /* the operation starts when this is ready; borrowed; NULL: at once */
-    int tag;         /* messages only, as is `sender` */
+    int tag;         /* the tag of a message; not used in other calls, like `sender` */
     int *sender;
 } ddl__call;
 

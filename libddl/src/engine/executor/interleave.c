@@ -35,10 +35,11 @@ enum {
     LEAST_WAVES = 8,
     SHORTEST = 16 * 1024,    /* bytes of one step */
     LONG = 32 * 1024 * 1024, /* minimum bytes of all steps together for which interleaving pays */
-    LONG_NEAR = 1024 * 1024, /* the same with rings in second-level caches */
+    LONG_NEAR = 1024 * 1024, /* the minimum bytes if the rings are in second-level caches */
     LEAST_WAVES_NONTEMPORAL = 3,
-    LONG_NONTEMPORAL = 3 * 512 * 1024, /* the same with non-temporal stores: a 1 MiB all-reduce */
-    SPIN_BUDGET = 2000,                /* polls for a missing span: some tens of microseconds */
+    LONG_NONTEMPORAL =
+        3 * 512 * 1024, /* the minimum bytes with non-temporal stores: a 1 MiB all-reduce */
+    SPIN_BUDGET = 2000, /* polls for a missing span: some tens of microseconds */
     /* maximum number of calls that do not wait after a wait has failed */
     CLAIM_BACKOFF_MAX = 256,
     TURN = 2 * DDL__LINES,
@@ -55,7 +56,7 @@ typedef struct step_cursor {
     int64_t k;
     const char *from;       /* source of a copy; a reduction has operands instead */
     char *to, *span;        /* first destination, and second one, or NULL */
-    size_t bytes, at;       /* at: bytes that are done */
+    size_t bytes, at;       /* at: number of bytes that are done */
     ddl__reduce_fn *reduce; /* NULL: the step copies */
     int64_t divisor;
     ddl__copy_fn *store; /* stores into the span, or stores a copy */
@@ -123,7 +124,8 @@ static bool cursor_claim(ddl__runner *runner, ddl_work *work, step_cursor *s)
     const ddl__step *step = s->step;
     const ddl__kernels *kernels = runner->kernels;
     bool reduces = step->kind == DDL__REDUCE, lands = s->written && !reduces;
-    if (step->kind == DDL__TAKE && step->targets) /* it may send the user's memory */
+    if (step->kind == DDL__TAKE &&
+        step->targets) /* links that do not copy may send the user's memory */
         return false;
     s->reduce = reduces ? kernels->reduce[work->call.dtype][work->call.op] : NULL;
     s->divisor = step->finish ? work->plan->divisor : 1;

@@ -405,7 +405,7 @@ bool ddl__loans_flush(const ddl__runner *runner)
 
 void ddl__loans_abandon(const ddl__runner *runner, const ddl_work *work)
 {
-    if (work->call.hold) /* a device's memory, whose contents no longer matter */
+    if (work->call.hold) /* a device owns the memory, whose contents no longer matter */
         return;
     if (work->lends && work->plan->returns && work->regions[1].base && !ddl__loans_flush(runner))
         ddl__region_detach(runner->regions, &work->regions[1], work->out,

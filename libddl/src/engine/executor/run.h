@@ -26,10 +26,10 @@ typedef struct ddl__runner {
     /* links that may still have to send memory of this stream; room for `size` */
     ddl__link **unflushed;
     unsigned n_unflushed;
-    ddl__link **targets; /* room for size links */
+    ddl__link **targets; /* room for `size` links */
     void **returns;      /* buffers in which targets want a result; room for `size` */
     unsigned n_returns;
-    const void **operands; /* room for n_operands */
+    const void **operands; /* room for `n_operands` operands */
     int n_operands;
     bool rings_are_near; /* in the second-level caches of their owners */
     unsigned ahead;      /* interleave.c: number of spans that are peeked at and not released */

@@ -44,7 +44,7 @@ typedef struct ddl__stream {
     ddl_wire wire;               /* of sums of f32 between hosts; 0: nothing is packed */
     int64_t packs_from;          /* the fewest elements of such a sum */
     ddl__algorithm by;           /* the algorithm if `choices` have none; 0: the costs choose */
-    const ddl__choices *choices; /* or NULL; borrowed, as is the meter */
+    const ddl__choices *choices; /* measured choices, or NULL; borrowed, like the meter */
     ddl__meter *meter;           /* or NULL */
     unsigned char barrier_in[DDL__ELEMENT_MAX], barrier_out[DDL__ELEMENT_MAX];
     unsigned char *scratch;      /* memory of the current plan; kept for the next one */

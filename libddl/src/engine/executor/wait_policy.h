@@ -36,7 +36,7 @@ enum {
     /* a yield that takes longer let a thread compute until it was preempted */
     DDL__TAKEN_NS = 1000000,
     DDL__OVERSUBSCRIBED_WAITS = 4, /* length of the first backoff */
-    /* the same; the thread may have been a peer on its way to the same call */
+    /* length of the first backoff after a yield that may have run a peer */
     DDL__TAKEN_WAITS = 2,
     DDL__BACKOFF_MAX = 256
 };
@@ -48,8 +48,8 @@ typedef struct ddl__backoff {
 } ddl__backoff;
 
 typedef struct ddl__wait_policy {
-    ddl__backoff oversubscribed; /* waits that do not spin */
-    ddl__backoff core_taken;     /* waits that do not yield */
+    ddl__backoff oversubscribed; /* the waits that do not spin */
+    ddl__backoff core_taken;     /* the waits that do not yield */
     uint32_t turns;              /* turns of the current wait */
     bool sharing;                /* more ranks than cores, permanently */
     long switches;               /* involuntary context switches, as last read */

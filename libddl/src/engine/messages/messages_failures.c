@@ -19,7 +19,7 @@ void ddl__messages_fail(ddl__messages *m, ddl_status status, const char *format,
 
 void ddl__messages_fail_for_memory(ddl__messages *m)
 {
-    ddl__messages_fail(m, DDL_ENOMEM, "%s: no memory for a message", m->names[m->rank]);
+    ddl__messages_fail(m, DDL_ENOMEM, "%s: out of memory for a message", m->names[m->rank]);
 }
 
 /* Return a work that waits for this peer, or if it is NULL, for any peer. */

@@ -80,7 +80,7 @@ static bool peer_send_answer(ddl__messages *m, ddl__message_peer *p)
             return false;
         }
         bool sent = peer_send_frame(p, &f, NULL, 0), empty = work->call.count == 0;
-        if (!sent || empty) /* the peer no longer refers to it */
+        if (!sent || empty) /* the peer no longer refers to the work */
             ddl__ids_remove(&m->ids, f.id);
         if (sent)
             ddl__queue_pop(&p->accepting);

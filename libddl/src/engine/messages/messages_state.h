@@ -64,10 +64,10 @@ enum {
 };
 
 typedef struct ddl__message_peer {
-    ddl__link *link;      /* NULL: this rank */
+    ddl__link *link;      /* the link; NULL for this rank itself */
     unsigned waiting;     /* works that wait for this peer */
-    bool listed;          /* in the list of active peers */
-    ddl__queue sends;     /* not yet announced */
+    bool listed;          /* true if it is in the list of active peers */
+    ddl__queue sends;     /* sends that are not announced yet */
     ddl__queue accepted;  /* sends whose parts are being sent */
     ddl__queue leaving;   /* sends whose last part the link has yet to send */
     ddl__queue accepting; /* receives matched with an offer, to be accepted */
@@ -84,7 +84,7 @@ typedef struct ddl__message_peer {
 struct ddl__messages {
     pthread_mutex_t *lock;
     ddl__recorder *recorder; /* or NULL */
-    ddl__queue inbox;        /* submitted; under the lock */
+    ddl__queue inbox;        /* the submitted works; under the lock */
     atomic_bool posted;      /* the inbox is not empty */
 
     int rank, size;
@@ -101,7 +101,7 @@ struct ddl__messages {
     ddl__queue finished;
     bool named, runs;                 /* named operations are pending; one of them runs */
     ddl__name_messages name_messages; /* received */
-    atomic_uint *names_unsent;        /* unsent, to other ranks; any thread may read it */
+    atomic_uint *names_unsent;        /* number of unsent name messages; any thread may read it */
     int64_t deadline;                 /* lower bound of the works' deadlines */
     ddl_status status;
     char text[DDL__MESSAGE_MAX];

@@ -49,10 +49,10 @@ void ddl__names_remove(ddl__names *names, ddl_work *work)
 
 struct ddl__entry {
     ddl__entry *next;
-    ddl__signature signature; /* the first announcing rank's */
-    int first, announced;     /* rank of the first announcement; number of them */
+    ddl__signature signature; /* signature of the first rank that announced the name */
+    int first, announced;     /* rank of the first announcement, and number of announcements */
     char *name;
-    bool by[]; /* by rank: it has announced the name */
+    bool by[]; /* for each rank: true if it has announced the name */
 };
 
 static ddl__entry **find(const ddl__announcements *announcements, const char *name, size_t length)

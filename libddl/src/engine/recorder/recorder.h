@@ -17,7 +17,7 @@
 enum {
     DDL__RECORDS = 1024,
     DDL__MEASURED = 64,
-    DDL__SHORT = 1 /* instead of an end: soon after the start, not measured */
+    DDL__SHORT = 1 /* end of an operation that was too short to be measured */
 };
 
 typedef enum ddl__matching {

@@ -29,7 +29,7 @@ static void *memfd_map(int fd, size_t offset, size_t bytes)
 {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
     if (base == MAP_FAILED) {
-        ddl__fail(DDL_ESYSTEM, "mmap of %zu shared bytes: %s", bytes, strerror(errno));
+        ddl__fail(DDL_ESYSTEM, "cannot map %zu bytes of shared memory: %s", bytes, strerror(errno));
         return NULL;
     }
     /* A forked child must not keep the memory of its parent alive. */
@@ -53,7 +53,7 @@ static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, uint64_t 
 {
     ddl__arena *arena = calloc(1, sizeof *arena);
     if (!arena) {
-        ddl__fail(DDL_ENOMEM, "no memory for an arena");
+        ddl__fail(DDL_ENOMEM, "out of memory for an arena");
         return NULL;
     }
     atomic_init(&arena->references, 1);
@@ -92,7 +92,7 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_byt
     arena->links = calloc(readers, sizeof *arena->links);
     if (!arena->outlet.readers || !arena->links) {
         ddl__arena_drop(arena);
-        ddl__fail(DDL_ENOMEM, "no memory for %u readers", readers);
+        ddl__fail(DDL_ENOMEM, "out of memory for %u readers", readers);
         return NULL;
     }
     arena->bell = ddl__guard(ddl__bell_create(&arena->bell_number));
@@ -150,25 +150,29 @@ ddl__arena *ddl__arena_open(int fd, unsigned number)
     if (!fault && (fstat(fd, &status) || pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said))
         fault = "cannot be read";
     if (fault) {
-        ddl__fail(DDL_EREFUSED, "a peer's shared memory is in a file that %s", fault);
+        ddl__fail(DDL_EREFUSED, "the file of a peer's shared memory %s", fault);
         return NULL;
     }
     if (said.magic != DDL__ARENA_MAGIC || said.layout != DDL__ARENA_LAYOUT ||
         said.queue != DDL__ARENA_QUEUE) {
-        ddl__fail(DDL_EREFUSED, "a peer's shared memory has layout %u, ours is %d", said.layout,
-                  DDL__ARENA_LAYOUT);
+        ddl__fail(DDL_EREFUSED,
+                  "a peer's shared memory has layout %u, but this libddl uses layout %d: install "
+                  "one version on all hosts",
+                  said.layout, DDL__ARENA_LAYOUT);
         return NULL;
     }
     if (!header_fits(&said, (uint64_t)status.st_size)) {
         ddl__fail(DDL_EREFUSED,
-                  "a peer's shared memory of %lld bytes claims %u readers, %llu bytes for all and "
-                  "%llu for each",
+                  "a peer's shared memory has %lld bytes, too few for its %u readers, %llu shared "
+                  "bytes and "
+                  "%llu bytes for each reader",
                   (long long)status.st_size, said.readers, (unsigned long long)said.bytes,
                   (unsigned long long)said.private_bytes);
         return NULL;
     }
     if (number >= said.readers) {
-        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", number, said.readers);
+        ddl__fail(DDL_EREFUSED, "a peer's shared memory has no reader %u; it has %u readers",
+                  number, said.readers);
         return NULL;
     }
     ddl__arena *arena = arena_map(fd, said.readers, said.bytes, said.private_bytes, number, 1);

@@ -48,7 +48,8 @@ enum {
 /* ---- the layout of the shared memory ---- */
 
 typedef struct ddl__arena_entry {
-    alignas(DDL__ARENA_PAIR) atomic_ullong stamp; /* position + 1; 0: never written */
+    alignas(DDL__ARENA_PAIR)
+        atomic_ullong stamp; /* position + 1 of the span; 0 if the entry was never written */
     ddl__signature signature;
     /* offset: the span's position, or DDL__ARENA_INLINE, _LENT, _RETURNED */
     uint32_t offset, bytes;
@@ -140,7 +141,7 @@ struct ddl__arena {
     struct ddl__shm_link **links;
     uint64_t bell_number, secret[2]; /* copies of the header's values, which a peer can change */
     const ddl__fences *fences;       /* heavy fences that the owner's driver executes; or NULL */
-    ddl__arena_outlet outlet;        /* the outlet for all readers */
+    ddl__arena_outlet outlet;        /* the first outlet, which serves all readers */
     size_t mapped;
 
     /* The private outlets, starting with that of reader `first`. */

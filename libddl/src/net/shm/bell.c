@@ -20,7 +20,7 @@ socklen_t ddl__bell_name(const char *kind, uint64_t number, struct sockaddr_un *
     static const char prefix[] = "libddl-", digits[] = "0123456789abcdef";
     char *at = name->sun_path;
     name->sun_family = AF_UNIX;
-    *at++ = 0; /* an abstract name */
+    *at++ = 0; /* the name is abstract */
     at = mempcpy(at, prefix, sizeof prefix - 1);
     at = mempcpy(at, kind, strlen(kind));
     *at++ = '-';
@@ -41,7 +41,7 @@ int ddl__bell_create(uint64_t *number)
         if (*number && !bind(bell, (struct sockaddr *)&name, ddl__bell_name(KIND, *number, &name)))
             return bell;
     }
-    ddl__fail(DDL_ESYSTEM, "cannot create the unix socket by which peers wake this rank: %s",
+    ddl__fail(DDL_ESYSTEM, "cannot create the unix socket for wakeups by peers: %s",
               strerror(errno));
     if (bell >= 0)
         close(bell);

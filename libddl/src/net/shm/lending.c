@@ -243,7 +243,7 @@ bool ddl__lending_take(ddl__lending *lending, const ddl__offer *offer, int file,
     unmap(b);
     void *base = file < 0 ? NULL : map_offered(file, offer->bytes);
     if (!base) {
-        ddl__log(DDL__INFO, "a peer's region of %llu bytes cannot be mapped: it is copied",
+        ddl__log(DDL__INFO, "cannot map a peer's region of %llu bytes: its data is copied",
                  (unsigned long long)offer->bytes);
         return true;
     }

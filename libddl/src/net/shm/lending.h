@@ -55,14 +55,14 @@ typedef struct ddl__lending {
         const void *memory;
         size_t bytes;
         ddl__region region;
-    } * awaited; /* by span, modulo DDL__ARENA_QUEUE; or NULL */
+    } * awaited; /* requests for results, by span modulo DDL__ARENA_QUEUE; or NULL */
 
     struct ddl__borrowed {
         uint32_t serial;
         unsigned char *base;
         size_t bytes;
         bool writable;
-        uint64_t last; /* position + 1 of the last span that was found there */
+        uint64_t last; /* position + 1 of the last span found in this region */
     } * borrowed;      /* the peer's regions that are mapped here, by number; or NULL */
     uint64_t wanted;   /* position + 1 of the span whose result is to be returned */
     unsigned looked;   /* number of the peer's offers that were checked */

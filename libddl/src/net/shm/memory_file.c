@@ -21,14 +21,15 @@ static bool memfd_resize(int fd, size_t total)
     struct rlimit limit;
     if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY &&
         limit.rlim_cur < total) {
-        ddl__fail(DDL_ESYSTEM,
-                  "shared memory of %zu bytes exceeds the file size limit of %llu bytes: raise "
-                  "ulimit -f",
-                  total, (unsigned long long)limit.rlim_cur);
+        ddl__fail(
+            DDL_ESYSTEM,
+            "shared memory of %zu bytes exceeds the file size limit of %llu bytes: raise ulimit -f",
+            total, (unsigned long long)limit.rlim_cur);
         return false;
     }
     if (ftruncate(fd, (off_t)total)) {
-        ddl__fail(DDL_ESYSTEM, "memfd of %zu bytes: %s", total, strerror(errno));
+        ddl__fail(DDL_ESYSTEM, "cannot resize a memory file to %zu bytes: %s", total,
+                  strerror(errno));
         return false;
     }
     return true;
@@ -38,7 +39,7 @@ int ddl__memory_file_create(size_t bytes)
 {
     int fd = memfd_create("libddl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
-        ddl__fail(DDL_ESYSTEM, "no memory file (memfd_create): %s", strerror(errno));
+        ddl__fail(DDL_ESYSTEM, "cannot create a memory file (memfd_create): %s", strerror(errno));
         return -1;
     }
     if (!memfd_resize(fd, bytes)) {

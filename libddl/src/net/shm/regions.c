@@ -80,7 +80,7 @@ static void *alloc_ordinary(size_t bytes)
     if (bytes <= SIZE_MAX - 2 * LINE)
         memory = aligned_alloc(LINE, (bytes + 2 * LINE - 1) / LINE * LINE);
     if (!memory) {
-        ddl__fail(DDL_ENOMEM, "no memory for %zu bytes", bytes);
+        ddl__fail(DDL_ENOMEM, "out of memory for %zu bytes", bytes);
         return NULL;
     }
     memset(memory, 0, bytes + LINE);
@@ -132,7 +132,7 @@ static int map_file(void *memory, size_t bytes)
     }
     if (bytes >= HUGE_PAGE)
         madvise(memory, bytes, MADV_HUGEPAGE);
-    if (!ddl__guard_memory(memory, bytes, fd)) { /* a forked child would share it */
+    if (!ddl__guard_memory(memory, bytes, fd)) { /* a forked child would share the memory */
         close(fd);
         return -1;
     }
@@ -218,8 +218,10 @@ void ddl__region_detach(ddl__regions *regions, const ddl__region *region, void *
         atomic_exchange_explicit(&regions->detached[region->number], true, memory_order_acq_rel);
     if (!was && mmap(region->base, region->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
                      region->fd, 0) == MAP_FAILED)
-        ddl__log(DDL__WARN, "peers may still write to %zu bytes of a failed operation: %s", bytes,
-                 strerror(errno));
+        ddl__log(
+            DDL__WARN,
+            "cannot unmap %zu bytes of a failed operation, so peers may still write to them: %s",
+            bytes, strerror(errno));
     else if (!was)
         ddl__unguard_memory(region->base);
     pthread_mutex_unlock(&regions->lock);

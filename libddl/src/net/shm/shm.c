@@ -99,7 +99,7 @@ static void *outlet_reserve(ddl__arena_outlet *own, size_t bytes)
     uint64_t size = own->size, need = whole_lines(bytes);
     uint64_t start = own->reserved, place = start % size;
     if (place + need > size)
-        start += size - place; /* a span never wraps: skip the rest of this round */
+        start += size - place; /* a span never wraps around: skip the rest of this round */
     if (start + need - own->tail > size) {
         outlet_reclaim(own);
         /* the outlet is empty, so the rest of the round is free as well */
@@ -457,7 +457,7 @@ static void shm_poll(ddl__link *link)
 static void shm_destroy(ddl__link *link)
 {
     shm_link *s = shm(link);
-    if (s->first) /* allocated with the first link */
+    if (s->first) /* the second link is allocated with the first link */
         return;
     ddl__shm_close(link, NULL);
     s->own_arena->links[s->to] = NULL;
@@ -485,12 +485,13 @@ static const ddl__link_ops inproc_ops = SHM_OPS("inproc", NULL);
 ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, ddl__shm_buffers *buffers, bool inproc)
 {
     if (to >= own->outlet.n_readers) {
-        ddl__fail(DDL_EREFUSED, "reader %u of %u in shared memory", to, own->outlet.n_readers);
+        ddl__fail(DDL_EREFUSED, "the shared memory has no reader %u; it has %u readers", to,
+                  own->outlet.n_readers);
         return NULL;
     }
     shm_link *s = calloc(1, 2 * sizeof *s + (buffers ? 0 : sizeof *buffers)), *beside = s + 1;
     if (!s) {
-        ddl__fail(DDL_ENOMEM, "no memory for a link");
+        ddl__fail(DDL_ENOMEM, "out of memory for a link");
         return NULL;
     }
     s->buffers = buffers ? buffers : (ddl__shm_buffers *)(s + 2);
@@ -536,7 +537,7 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
                                 bool inproc)
 {
     if (from >= peer->outlet.n_readers) {
-        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", from,
+        ddl__fail(DDL_EREFUSED, "a peer's shared memory has no reader %u; it has %u readers", from,
                   peer->outlet.n_readers);
         return NULL;
     }

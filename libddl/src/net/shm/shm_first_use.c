@@ -27,7 +27,7 @@ ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned 
         if (s)
             own->links[to] = NULL;
         free(s);
-        ddl__fail(DDL_ENOMEM, "no memory for a link");
+        ddl__fail(DDL_ENOMEM, "out of memory for a link");
         return NULL;
     }
     a->ask = ask;

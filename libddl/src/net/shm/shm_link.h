@@ -34,7 +34,7 @@ typedef enum ddl__shm_arrived {
 /* The part of a first and a second link that unopened links do not touch before they are closed.
  * Large comms have many unopened links. */
 struct ddl__shm_buffers {
-    /* for spans to this peer alone; to several peers of which it is the first */
+    /* measurements for spans to this peer alone, and to several peers of which it is the first */
     ddl__stores stores[2][2 * DDL__STORES];
     ddl__arena_outlet private_own, private_peer;
     ddl__arena_reader private_reader;

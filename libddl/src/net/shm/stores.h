@@ -86,7 +86,7 @@ static inline bool ddl__stores_choose(ddl__stores *stores)
     float used = stores->rate[better], other = stores->rate[!better];
     float slower = used > other && other > 0 ? used / other : 1;
     slower =
-        /* a limit, because preemption makes some samples too slow */
+        /* limited, because preemption makes some samples too slow */
         slower < DDL__STORES_RARELY ? slower : DDL__STORES_RARELY;
     if (!unknown && (float)++stores->spans < (float)DDL__STORES_TRY * slower)
         return better;

@@ -18,8 +18,8 @@
 
 enum {
     SOCKET_BUFFER = 4 << 20,
-    LANE_BUFFER = 512 << 10, /* queue of a slow lane; the kernel doubles it */
-    NEAR_BUFFER = 128 << 10, /* the same between ranks of one machine */
+    LANE_BUFFER = 512 << 10, /* send queue of a lane; the kernel doubles it */
+    NEAR_BUFFER = 128 << 10, /* send queue between ranks of one machine */
 
     /* If a peer's kernel does not answer, the peer is dead or the network has failed. Keepalive
      * probes detect that on an idle connection, missing acknowledgements on a busy one. */
@@ -295,7 +295,8 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name, ddl__seal
     if (link->fd == l->fd) {
         int epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
         if (epoll < 0 || !epoll_watch(epoll, l->fd)) {
-            ddl__fail(DDL_ESYSTEM, "no descriptor for a TCP link of several sockets: %s",
+            ddl__fail(DDL_ESYSTEM,
+                      "cannot open the descriptor of a TCP link of several sockets: %s",
                       strerror(errno));
             ddl__close_guarded(epoll);
             return false;
@@ -303,7 +304,9 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name, ddl__seal
         link->fd = epoll;
     }
     if (l->n_lanes == DDL__LANES_MAX || !epoll_watch(link->fd, fd)) {
-        ddl__fail(DDL_ESYSTEM, "no room for %u sockets in a TCP link", l->n_lanes + 1);
+        ddl__fail(DDL_ESYSTEM,
+                  "cannot add socket %u to a TCP link: too many sockets, or epoll failed",
+                  l->n_lanes + 1);
         return false;
     }
     ddl__lane *lane = &l->lanes[l->n_lanes++];

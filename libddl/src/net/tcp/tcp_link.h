@@ -50,7 +50,7 @@ typedef enum ddl__tcp_type {
 typedef struct ddl__tcp_header {
     uint32_t type;
     uint32_t bytes;           /* bytes of payload */
-    ddl__signature signature; /* or a chunk's number of the long span and offset in it */
+    ddl__signature signature; /* in a chunk: the number of the long span, and the offset in it */
 } ddl__tcp_header;
 _Static_assert(sizeof(ddl__tcp_header) == 24, "the wire format");
 
@@ -126,7 +126,7 @@ typedef struct ddl__tcp_link {
     ddl__seal *seal; /* its sending half is guarded by the lock */
     ddl__tcp_buffers *buffers;
     ddl__arrival arrival;
-    bool near; /* to be shortened when it opens */
+    bool near; /* the send queue must be shortened when the link opens */
     ddl__slots *slots;
     unsigned n_lanes;
     ddl__lane *lanes; /* DDL__LANES_MAX entries, allocated with the first lane */
@@ -151,7 +151,7 @@ typedef struct ddl__tcp_link {
 
     /* The long span that is being received. */
     bool assembling;
-    bool broken;              /* it will never be complete */
+    bool broken;              /* the span will never be complete */
     size_t unplaced, missing; /* bytes without a chunk; bytes that are not received */
     uint64_t long_received;   /* number of long spans received before it */
     int64_t lost_at;          /* time to report the failure of a lane; 0: none failed */

@@ -20,7 +20,10 @@ typedef struct holdings {
     uint32_t n, room;
 } holdings;
 
-enum { PIECES = 16 /* pieces for each rank and level, on average; more are too irregular */ };
+enum {
+    PIECES =
+        16 /* largest average number of pieces for each rank and level; more are too irregular */
+};
 
 typedef struct division {
     ddl__exchanges *exchanges;
@@ -30,7 +33,7 @@ typedef struct division {
     bool regular; /* every rank owns at most one piece so far */
     holdings below, above;
     uint32_t *children; /* children of the current group */
-    uint32_t *at;       /* by child: the index of the piece that contains the current cut */
+    uint32_t *at;       /* for each child: index of the piece that contains the current cut */
     uint32_t *columns;  /* owners, by cut and child */
     uint32_t column_room;
     uint64_t *pairs; /* scratch memory of count_pairs */

@@ -27,7 +27,7 @@ enum {
     WIRE_LAG = 3
 };
 
-/* `n` chunks of one length from `start` on, the first in wave `skew`. */
+/* A run of `n` chunks of one length that begins at element `start`; the first is in wave `skew`. */
 typedef struct chunks {
     ddl__exchanges exchanges;
     int64_t start, length, n;
@@ -40,7 +40,7 @@ typedef struct context {
     chunks *now;
     bool halves;
     int wire_lag;
-    int *number; /* with an order: number_children of the current level */
+    int *number; /* with an order: the result of number_children for the current level */
 } context;
 
 static ddl__ranks members_of(const context *b, const ddl__exchange *x, int first, int n)

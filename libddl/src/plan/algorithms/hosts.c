@@ -249,7 +249,7 @@ static bool cut_blocks(rounds *h)
     uint32_t most, for_agent;
     largest(h, &most, &for_agent);
     int64_t spans = DDL__WAVES * spans_in_wave(request, most, for_agent);
-    if (request->topology->declared) /* spans between hosts may use the window too */
+    if (request->topology->declared) /* spans between hosts may also use the window */
         spans *= 2;
     int64_t longest = 0;
     for (int i = 0; i < request->size; i++) {

@@ -48,7 +48,7 @@ typedef struct context {
     int n_peers;
     uint32_t *mates;    /* the other ranks of the host, from the next one on */
     int n_mates, local; /* local: the index of this rank on its host */
-    uint32_t *targets;  /* of a result */
+    uint32_t *targets;  /* the ranks that receive a result */
     sum all, host;
     int *parts; /* by rank: the number of its parts */
     int most_parts;
@@ -248,7 +248,7 @@ static void send_to_peers(const context *o)
             if (other < o->n_peers)
                 send_parts(o, share_of(o, o->peers[other]), 0, ddl__one_rank(o->mates[i - 1]));
         }
-        /* the share of the round before, whose parts the others have sent */
+        /* the share of the previous round, whose parts the others have sent */
         int own = at - all + o->local;
         if (own >= 0 && own < o->n_peers && at)
             add_parts(o, &o->host, HOST, step_over(o, share_of(o, o->peers[own]), 0),
@@ -308,7 +308,8 @@ static void take_results(const context *o)
         int own = at + o->local;
         if (own < o->n_peers)
             take_share(o, o->peers[own], o->peers[own], 2 * o->lag, mates);
-        for (int i = 1; i < all && at; i++) { /* what the others have taken a round before */
+        /* the results that the other ranks took one round before */
+        for (int i = 1; i < all && at; i++) {
             int other = at - all + (o->local + i) % all;
             if (other < o->n_peers)
                 take_share(o, o->peers[other], o->mates[i - 1], 2 * o->lag, ddl__no_ranks());

@@ -66,7 +66,7 @@ static int64_t build(ddl__builder *builder)
     const ddl__request *request = builder->request;
     int size = request->size, lag = ddl__pairwise_lag(request);
     for (int round = 0; round < size; round++) {
-        int sent = ((round - lag) % size + size) % size; /* the round `lag` rounds ago */
+        int sent = ((round - lag) % size + size) % size; /* the round that was `lag` rounds ago */
         add_send(builder, round);
         add_take(builder, sent, (uint32_t)(sent + lag) / (uint32_t)size);
     }

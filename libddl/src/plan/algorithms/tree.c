@@ -127,7 +127,7 @@ static void add_reduction(ddl__builder *builder, const node *n, bool returns)
     bool is_leaf = n->n_sources == 1 && !n->is_root;
     ddl__ranks targets = n->is_root ? results : ddl__one_rank(n->parent);
     step.keep = step.finish = n->is_root;
-    step.stable = is_leaf || n->is_root; /* other ranks may have no buffer to keep a sum */
+    step.stable = is_leaf || n->is_root; /* the other ranks may have no buffer for a sum */
     if (is_leaf)
         ddl__builder_add(builder, step, ddl__no_ranks(), targets);
     else
