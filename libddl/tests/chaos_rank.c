@@ -10,10 +10,7 @@
  * cycles in which a member is killed and replaced.
  *
  * Lines on stdout: NANOSECONDS WORD [MORE], by the monotonic clock, which all processes share. */
-#include <fcntl.h>
 #include <stdarg.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 
 #include "comm/comm.h"
 #include "entries.h"
@@ -521,7 +518,6 @@ static void start_workers(int n)
 
 static void leave(int number)
 {
-    (void)number;
     _exit(0);
 }
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options with the sizes of other releases: an older caller's are shorter, a newer one's longer. */
-#include <stddef.h>
-
 #include "ranks.h"
 
 /* The struct of a release ends before the first field of the next release. */
@@ -51,7 +49,6 @@ static void absurd(ddl_comm *comm)
 
 static void all(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     older(comm);
     newer(comm);
     absurd(comm);

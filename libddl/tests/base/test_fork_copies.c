@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A forked child finds memory of ddl_alloc as it was at the fork, whatever its parent and its
  * parent's peers do afterwards; they never see what the child writes. */
-#include <pthread.h>
 #include <spawn.h>
-#include <sys/resource.h>
 
 #include "shared_buffers.h"
 

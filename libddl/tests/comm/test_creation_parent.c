@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creations from a comm. If the comm fails meanwhile, they end at once, and the survivors shrink
  * it. Creations from one comm belong together, whatever failed before. */
-#include <pthread.h>
-
 #include "comm/comm.h"
 #include "net/tcp/tcp.h"
 #include "processes.h"

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Topologies that are found, described and declared; valid and invalid settings in the environment;
  * and settings on which all members must agree. */
-#include <stdlib.h>
-#include <sys/stat.h>
-
 #include "comm/environment.h"
 #include "comm/location.h"
 #include "processes.h"

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The survivors agree on one list of the dead, and get a comm that works at once, even if members
  * die while it is created. An expelled member does not continue. Ranks are processes. */
-#include <pthread.h>
-#include <stdlib.h>
-
 #include "processes.h"
 #include "survivors.h"
 
 enum { SIZE = 5 };
-
-#define EXPECT(status, want, words)                                                                \
-    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
-          ddl_comm_rank(comm), (status), ddl_last_error())
 
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 30000};
 

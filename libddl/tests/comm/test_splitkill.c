@@ -2,8 +2,6 @@
 /* A member is killed at a random moment while all members create comms from their comm: no survivor
  * waits for a limit, and all of them soon continue in a new comm. `test_splitkill [RUNS [SEED]]`:
  * runs of each of the nine cases; reports the distribution of the times. */
-#include <pthread.h>
-
 #include "processes.h"
 
 enum { SIZE = 8, LIMIT_MS = 60000 };

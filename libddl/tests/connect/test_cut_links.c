@@ -3,7 +3,6 @@
  * that reach each other continue soon, whatever they waited for. Hosts are network namespaces on
  * one switch. Needs root and ip; skipped without. `test_cut_links all` runs all scenes,
  * `test_cut_links SCENE [TIMES]` the scenes with this name. */
-#include <sched.h>
 #include <stdarg.h>
 
 #include "processes.h"

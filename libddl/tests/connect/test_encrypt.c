@@ -2,12 +2,6 @@
 /* Ranks whose TCP connections are encrypted: their results are right, the wire does not show their
  * data, data that is altered on the wire ends the comm with an error that says so, and ranks with
  * different settings get an error that names them. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
-#include <stdatomic.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "connect/addresses/address.h"
 #include "net/socket.h"
@@ -185,7 +179,6 @@ static void operate(ddl_comm *comm, between *b)
 {
     static const int64_t counts[] = {1, 1000, 16384, 70000, 1 << 20};
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    (void)b;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         int64_t n = counts[c], all = n * size;
         int32_t *send = malloc((size_t)all * sizeof *send),
@@ -214,7 +207,6 @@ static void operate(ddl_comm *comm, between *b)
 
 static void operate_large(ddl_comm *comm, between *b)
 {
-    (void)b;
     float *data = malloc(LARGE * sizeof *data);
     CHECK(data, "no memory");
     for (int i = 0; i < LARGE; i++)
@@ -265,7 +257,6 @@ static void say_words(ddl_comm *comm, between *b)
 {
     enum { LONG = 512 << 10 };
     static const int64_t lengths[] = {4096, LONG};
-    (void)b;
     char *words = malloc(LONG), *got = malloc(LONG);
     CHECK(words && got, "no memory");
     for (size_t i = 0; i < LONG; i++)

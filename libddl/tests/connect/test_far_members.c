@@ -3,8 +3,6 @@
  * with sparse_comms.c. */
 #include "processes.h"
 
-#include <errno.h>
-
 #include "connect/wireup/wireup_state.h"
 
 enum { SIZE = 5, ONE = 1, OTHER = 3 };

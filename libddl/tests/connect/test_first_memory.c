@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In a sparse comm, members of one host share memory when they first use it. All comms here count
  * as sparse (sparse_comms.c). Ranks are processes. */
-#include <dirent.h>
-
 #include "engine/engine.h"
 
 /* Barriers and the creation use the pairs with distances 1, 2 and 4 in the ring. So rank 0 and the

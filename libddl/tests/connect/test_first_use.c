@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The TCP links of a large comm are opened on first use. All comms here count as large. Ranks are
  * processes. */
-#include <dirent.h>
 
 enum { SIZE = 4, MANY = 16, VICTIM = 2, TWINS = 20 };
 #include "opening_links.h"

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A peer without the job's secret gets no further than the handshake, whether it dials or is
  * dialed, and whatever messages it has recorded or alters. Both sides get the reason. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
 #include <stdalign.h>
-#include <stddef.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "connect/endpoint/endpoint.h"

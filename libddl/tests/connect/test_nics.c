@@ -4,10 +4,6 @@
 #include <ifaddrs.h>
 #include <linux/if_link.h>
 #include <net/if.h>
-#include <sched.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 
 #include "processes.h"
 
@@ -176,7 +172,6 @@ static int use_second(ddl_comm *comm, int rank)
 
 static int just_work(ddl_comm *comm, int rank)
 {
-    (void)rank;
     for (int64_t n = 1; n <= MANY; n *= 16)
         reduce(comm, n);
     OK(ddl_barrier(comm, NULL, NULL));
@@ -186,7 +181,6 @@ static int just_work(ddl_comm *comm, int rank)
 /* Only connect, if only the time until the hosts are connected matters. */
 static int just_connect(ddl_comm *comm, int rank)
 {
-    (void)rank;
     reduce(comm, 1000);
     OK(ddl_barrier(comm, NULL, NULL));
     return 0;
@@ -195,7 +189,6 @@ static int just_connect(ddl_comm *comm, int rank)
 /* Later creations do not retry paths that lead nowhere. */
 static int create_more(ddl_comm *comm, int rank)
 {
-    (void)rank;
     reduce(comm, 1000);
     double begun = seconds();
     for (int i = 0; i < 5; i++) {

@@ -2,8 +2,6 @@
 /* Paths that lead nowhere are tried last, and none of them is chosen while another is left. */
 #include "connect/addresses/path_memory.h"
 
-#include <string.h>
-
 #include "check.h"
 
 enum { HOSTS = 40 };

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks which of many members answer at their addresses: one that listens and one that refuses do,
  * one whose backlog is full does not. */
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "base/time_limits.h"
 #include "check.h"

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rendezvous that not all ranks join, or that some ranks join wrongly: which rank logs or returns
  * which message, and when. */
-#include <errno.h>
-#include <stdio.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include "net/socket.h"
 #include "processes.h"
 #include "ranks.h"

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unauthenticated clients: many at a time, slow ones, and ones that send a lot. An endpoint limits
  * their number and the time of each, and members can connect meanwhile. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
-#include <stdatomic.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "connect/endpoint/endpoint.h"
 #include "connect/endpoint/rate_limit.h"

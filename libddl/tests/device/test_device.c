@@ -2,8 +2,6 @@
 /* Operations on buffers of a GPU, on the stand-in for libcuda.so.1: they have the bits of the same
  * operations on host memory, and run between the caller's previous and later work in the stream.
  * Ranks are processes. */
-#include <pthread.h>
-
 #include "base/dtype.h"
 #include "device_calls.h"
 #include "device_runs.h"
@@ -257,13 +255,6 @@ static int completion(ddl_comm *comm)
     ddl_comm_destroy(comm);
     return 0;
 }
-
-#define REFUSED(call, want, words)                                                                 \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == (want) && strstr(ddl_last_error(), words), "%d %s", status_,              \
-              ddl_last_error());                                                                   \
-    } while (0)
 
 static int refusals(ddl_comm *comm)
 {

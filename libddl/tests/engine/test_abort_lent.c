@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A comm is aborted while its members read each other's buffers in place. All members get that
  * error, not one that is a consequence of it. Ranks are processes. */
-#include <pthread.h>
-
 #include "processes.h"
 #include "shared_buffers.h"
 

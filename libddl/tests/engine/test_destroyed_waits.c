@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A comm is destroyed while other threads wait for its works, or are about to. */
-#include <pthread.h>
-
 #include "processes.h"
 
 enum { SIZE = 2, WAITERS = 3, ROUNDS = 20 };

@@ -17,8 +17,6 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { MARGIN = 16, COMPANION = 3, SAMPLE_STEP = 199 };
 enum { SEGMENT_BYTES = 4096, LENT_BYTES = 64 * 1024 };
@@ -79,7 +77,6 @@ static ddl_status alltoall(ddl_comm *comm, const call *c, const ddl_options *o, 
 
 static ddl_status barrier(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
 {
-    (void)c;
     return ddl_barrier(comm, o, w);
 }
 

@@ -7,10 +7,6 @@ enum { SIZE = 3, VICTIM = 1, LARGE = 4 << 20 };
 
 static char data[LARGE];
 
-#define EXPECT(status, want, words)                                                                \
-    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
-          ddl_comm_rank(comm), (status), ddl_last_error())
-
 static ddl_status recv_from(ddl_comm *comm, int64_t count, int source, int tag)
 {
     return ddl_recv(comm, data, count, DDL_U8, source, tag, NULL, NULL, NULL);

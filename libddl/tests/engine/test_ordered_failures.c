@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_ordered_failures.c - ordered sums that are rejected, that differ between ranks, and during
  * which a rank dies: its parts can be passed again, to the survivors' comm. */
-#include <stdbool.h>
-
 #include "processes.h"
 
 enum { SIZE = 3, VICTIM = 1, WORKERS = 6, LARGE = 1 << 20 };
 
 static float values[WORKERS][LARGE], result[LARGE], wanted[LARGE];
 static const int owners[] = {0, 2, 1, 1, 0, 2};
-
-#define REFUSED(call, want, words)                                                                 \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == (want) && strstr(ddl_last_error(), words), "%s gave %d \"%s\"", #call,    \
-              status_, ddl_last_error());                                                          \
-    } while (0)
 
 static void check_orders(void)
 {

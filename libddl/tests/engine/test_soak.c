@@ -2,8 +2,6 @@
 /* A hundred thousand asynchronous operations, by four threads on four comms, have right results and
  * leak no memory. */
 #include <malloc.h>
-#include <stdbool.h>
-#include <unistd.h>
 
 #include "ranks.h"
 
@@ -92,7 +90,6 @@ static size_t measure(ddl_comm *comm)
 
 static void soak(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     lane lanes[THREADS];
     for (int i = 0; i < THREADS; i++)
         OK(ddl_comm_duplicate(comm, NULL, &lanes[i].comm));

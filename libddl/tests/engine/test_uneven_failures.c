@@ -7,10 +7,6 @@ enum { SIZE = 3, LARGE = 1 << 20 };
 
 static float data[LARGE], other[LARGE];
 
-#define EXPECT(status, want, words)                                                                \
-    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
-          ddl_comm_rank(comm), (status), ddl_last_error())
-
 static int disagree(ddl_comm *comm, ddl_status status, const char *one, const char *another)
 {
     EXPECT(status, DDL_EMISMATCH, one);

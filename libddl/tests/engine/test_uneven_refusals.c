@@ -2,13 +2,9 @@
 /* Operations with a root and on uneven blocks reject invalid arguments and ignore unused ones: the
  * status, a message that names the argument and the value, buffers untouched, the comm still
  * usable. */
-#include <stdint.h>
-
 #include "ranks.h"
 
 enum { SIZE = 2, BIG = 1 << 20 };
-
-/* Check that the call fails with DDL_EINVAL and a message that contains these words. */
 
 /* Counts or displacements of two ranks. */
 #define TWO(a, b) ((const int64_t[]){a, b})
@@ -159,7 +155,6 @@ static void ignored(ddl_comm *comm, float *a, float *b)
 static void refusals(ddl_comm *comm, void *argument)
 {
     float a[32], b[32], kept[32];
-    (void)argument;
     for (int i = 0; i < 32; i++)
         kept[i] = a[i] = b[i] = (float)i;
     counts(comm, a, b);
@@ -177,7 +172,6 @@ static void on_dead_comm(ddl_comm *comm, void *argument)
 {
     float a[2] = {0}, b[2];
     ddl_work *work = NULL;
-    (void)argument;
     OK(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL));
     OK(ddl_comm_abort(comm, "enough"));
     CHECK(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL) ==

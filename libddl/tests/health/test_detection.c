@@ -9,10 +9,6 @@ enum { SIZE = 4, VICTIM = 3 };
 
 static float data[1000];
 
-#define EXPECT(status, want, words)                                                                \
-    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
-          ddl_comm_rank(comm), (status), ddl_last_error())
-
 /* Sanitizers and other programs on the machine slow everything down; docs/reliability.md has the
  * real limits. */
 enum { SLACK = 5 };

@@ -8,10 +8,6 @@ enum { SIZE = 4, ODD = 2 };
 
 static float data[1000], more[1000];
 
-#define EXPECT(status, want, words)                                                                \
-    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
-          ddl_comm_rank(comm), (status), ddl_last_error())
-
 /* Wait for the error of this call or the next one. */
 static ddl_status fail_soon(ddl_comm *comm, ddl_status status)
 {

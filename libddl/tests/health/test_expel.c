@@ -2,8 +2,6 @@
 /* ddl_comm_expel: members that hang, that expel each other, that stop while the next comm is
  * created. Limits on silence do not matter: all are longer than a test may run. Ranks are
  * processes. */
-#include <pthread.h>
-
 #include "comm/comm.h"
 #include "health/health_state.h"
 #include "processes.h"

@@ -16,10 +16,6 @@ static ddl_status until_failure(ddl_comm *comm, int64_t count)
     return status;
 }
 
-#define EXPECT(status, want, words)                                                                \
-    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
-          ddl_comm_rank(comm), (status), ddl_last_error())
-
 static int killed(ddl_comm *comm, int64_t count)
 {
     if (ddl_comm_rank(comm) == VICTIM) {

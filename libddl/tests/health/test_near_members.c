@@ -20,8 +20,6 @@ static atomic_uint n_beats, n_sent;
 
 WRAP(int, ddl__far_beats, (int size, int64_t heartbeat))
 {
-    (void)size;
-    (void)heartbeat;
     return FAR_BEATS;
 }
 

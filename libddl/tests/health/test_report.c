@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A comm's report, flight record and counters, the warning about a stalled operation, and the file
  * that a dead comm writes. Ranks are processes. */
-#include <fcntl.h>
-#include <stdlib.h>
-
 #include "processes.h"
 
 enum { SIZE = 3, LATE = 2, TEXT = 1 << 20 };

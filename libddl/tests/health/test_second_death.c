@@ -2,8 +2,6 @@
 /* A second rank dies while the survivors of a first death create their comm: before it has
  * connected to any rank, in between, at the end, or at another moment. The evidence of its death
  * ends the attempt, so that the survivors need not wait for a time limit. Ranks are processes. */
-#include <pthread.h>
-
 #include "processes.h"
 #include "survivors.h"
 

@@ -2,13 +2,6 @@
 /* Memory that a broken or hostile peer offers is rejected with the reason, before it is read, and
  * without leaking a descriptor. Data that other processes send to the socket for offers is
  * ignored. */
-#include <dirent.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "check.h"
 #include "net/shm/bell.h"
 #include "net/shm/lending.h"

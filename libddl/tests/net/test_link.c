@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links over shared memory. With `shm` each side maps it separately, as two processes do; with
  * `inproc` it is mapped once, as between threads. */
-#include <string.h>
-
 #include "link_conformance.h"
 #include "net/shm/regions.h"
 #include "net/shm/shm.h"

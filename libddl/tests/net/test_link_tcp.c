@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links over TCP and over unix stream sockets, also encrypted, and their reaction to invalid
  * data. */
-#include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 
 #include "link_conformance.h"
 #include "net/tcp/tcp.h"

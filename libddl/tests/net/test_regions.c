@@ -2,8 +2,6 @@
 /* Buffers of ddl_alloc. Results equal those of ordinary memory bit by bit, whichever members use
  * which; if all use them, nothing is copied; frees leak nothing; a death during an operation ends
  * it for the others and does not change buffers that were only sent. Ranks are processes. */
-#include <dirent.h>
-
 #include "net/shm/lending.h"
 #include "shared_buffers.h"
 

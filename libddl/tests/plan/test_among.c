@@ -5,8 +5,6 @@
 #include "plan/plan.h"
 #include "plan_values.h"
 
-#include <string.h>
-
 enum { SIZE_MAX_HERE = 24 };
 
 /* Choose some ranks of `size`, in ascending order. */

@@ -3,9 +3,6 @@
 #ifndef DDL_TESTS_DEVICE_RUNS_H
 #define DDL_TESTS_DEVICE_RUNS_H
 
-#include <stdio.h>
-#include <string.h>
-
 #include "device_buffers.h"
 #include "processes.h"
 

@@ -3,8 +3,6 @@
 #ifndef DDL_TESTS_ENTRIES_H
 #define DDL_TESTS_ENTRIES_H
 
-#include <dirent.h>
-
 #include "check.h"
 
 static inline int count_entries(const char *path)

@@ -4,16 +4,7 @@
 #ifndef DDL_TESTS_LINK_STAR_H
 #define DDL_TESTS_LINK_STAR_H
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fences.h"

@@ -5,9 +5,6 @@
 #define DDL_TESTS_MATRIX_VALUES_H
 
 #include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "check.h"
 #include "ddl/ddl.h"

@@ -3,31 +3,12 @@
 #ifndef DDL_TESTS_PROCESSES_H
 #define DDL_TESTS_PROCESSES_H
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "check.h"
 #include "ddl/ddl.h"
 
 enum { PROCESSES_MAX = 16 };
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == DDL_OK, "%d %s: %s", status_, ddl_strerror(status_), ddl_last_error());   \
-    } while (0)
 
 static inline double seconds(void)
 {
