@@ -150,5 +150,4 @@ int main(void)
     pthread_barrier_init(&joined, NULL, 2);
     pthread_barrier_init(&finished, NULL, 2);
     run_ranks(2, DDL_LINK_INPROC, be_rank, NULL);
-    return 0;
 }

@@ -177,5 +177,4 @@ int main(void)
     creation();
     run_ranks(2, 0, calls, NULL);
     CHECK(ddl_comm_rank(NULL) == -1 && ddl_comm_local_size(NULL) == -1, "NULL comm");
-    return 0;
 }

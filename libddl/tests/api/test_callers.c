@@ -29,5 +29,4 @@ int main(void)
     CHECK(enter(), "closed");
     CHECK(close_world(abort_all), "somebody is inside");
     CHECK(!enter(), "open");
-    return 0;
 }

@@ -82,5 +82,4 @@ int main(void)
     }
     count_missed(false);
     CHECK(!count_missed(true), "a heavy fence is none");
-    return 0;
 }

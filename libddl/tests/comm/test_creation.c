@@ -483,5 +483,4 @@ int main(void)
     missing_ranks_are_named();
     left_rank_may_rejoin(false);
     left_rank_may_rejoin(true);
-    return 0;
 }

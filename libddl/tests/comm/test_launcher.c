@@ -112,5 +112,4 @@ int main(void)
     setenv("DDL_LOG", "off", 1);
     test_found();
     test_refused();
-    return 0;
 }

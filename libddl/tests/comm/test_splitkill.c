@@ -207,5 +207,4 @@ int main(int argc, char **argv)
     for (operation o = SPLIT; o < N_OPERATIONS; o++)
         for (transport t = SHM; t < N_TRANSPORTS; t++)
             run_case(o, t, runs);
-    return 0;
 }

@@ -341,5 +341,4 @@ int main(void)
     test_death_while_exploring();
     test_death();
     clean();
-    return 0;
 }

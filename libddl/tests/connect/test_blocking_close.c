@@ -177,5 +177,4 @@ int main(void)
     test("the same user", false);
     if (geteuid() == 0)
         test("another user", true);
-    return 0;
 }

@@ -300,5 +300,4 @@ int main(int argc, char **argv)
         for (int times = argc > 2 ? atoi(argv[2]) : 1; runs && times--;)
             run_scene(s);
     }
-    return 0;
 }

@@ -92,5 +92,4 @@ int main(void)
         test(links, ENOUGH, false);
     }
     test(DDL_LINK_TCP, SOFT, true);
-    return 0;
 }

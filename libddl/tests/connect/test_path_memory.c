@@ -68,5 +68,4 @@ int main(void)
     }
     expect(&memory, HOSTS - 1, 1, -1, 1); /* only the spare path is left */
     ddl__path_memory_free(&memory);
-    return 0;
 }

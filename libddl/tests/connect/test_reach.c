@@ -118,5 +118,4 @@ int main(void)
     close(full);
     close(bound);
     ddl_endpoint_destroy(endpoint);
-    return 0;
 }

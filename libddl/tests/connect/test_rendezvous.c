@@ -290,5 +290,4 @@ int main(void)
     test_many_descriptors();
     test_creation(0);
     test_creation(1);
-    return 0;
 }

@@ -139,5 +139,4 @@ int main(void)
     test_wrong_files();
     test_no_libcrypto();
     rmdir(folder);
-    return 0;
 }

@@ -193,5 +193,4 @@ int main(int argc, char **argv)
             printf("%s %s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp");
             fflush(stdout);
         }
-    return 0;
 }

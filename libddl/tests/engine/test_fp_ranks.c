@@ -132,5 +132,4 @@ int main(void)
     /* Threads inherit the mode of their creator. */
     ddl__fp_set(MODE_FLUSH_UP);
     run_ranks(SIZE, DDL_LINK_SHM, by_endpoint, NULL);
-    return 0;
 }

@@ -222,5 +222,4 @@ int main(void)
         test_beyond_credit(shared);
     }
     test_altered();
-    return 0;
 }

@@ -206,5 +206,4 @@ int main(void)
     for (; e.wait_us < 8000; e.wait_us += 900)
         run_ranks(2, DDL_LINK_SHM, aborted, &e);
     CHECK(e.aborted, "each time it was over before");
-    return 0;
 }

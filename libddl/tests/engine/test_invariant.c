@@ -222,5 +222,4 @@ int main(int argc, char **argv)
     for (int r = 0; r < RANKS; r++)
         free(inputs[r]);
     free(expected);
-    return 0;
 }

@@ -30,5 +30,4 @@ int main(int argc, char **argv)
                                              : DDL_LINK_TCP;
     run_ranks(2, links, sum, NULL);
     run_ranks(3, links, sum, NULL);
-    return 0;
 }

@@ -74,5 +74,4 @@ int main(void)
 {
     test_rank(3);
     test_rank(0);
-    return 0;
 }

@@ -297,5 +297,4 @@ int main(int argc, char **argv)
                 run_ranks(size, kinds[i].links, same_order, order);
                 ddl_order_destroy(order);
             }
-    return 0;
 }

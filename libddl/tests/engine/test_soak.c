@@ -109,5 +109,4 @@ int main(void)
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP};
     for (unsigned l = 0; l < 3; l++)
         run_ranks(2, links[l], soak, NULL);
-    return 0;
 }

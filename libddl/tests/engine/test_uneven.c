@@ -333,5 +333,4 @@ int main(int argc, char **argv)
     }
     if (links == LINKS_MIXED)
         run_ranks(3, LINKS_REVERSED, all_operations, few);
-    return 0;
 }

@@ -180,5 +180,4 @@ int main(void)
     alarm(120);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         run_scene(&scenes[i]);
-    return 0;
 }

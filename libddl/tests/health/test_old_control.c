@@ -111,5 +111,4 @@ int main(void)
         CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && !status, "rank %d: %x", rank,
               (unsigned)status);
     munmap(s, sizeof *s);
-    return 0;
 }

@@ -156,5 +156,4 @@ int main(void)
     test_member_dead_by_report();
     test_member_with_heartbeats();
     test_member_with_few_heartbeats();
-    return 0;
 }

@@ -103,5 +103,4 @@ int main(void)
     }
     for (int i = 0; i < n; i++)
         close(fds[i]);
-    return 0;
 }

@@ -262,5 +262,4 @@ int main(void)
     test_flood();
     test_replaced(true);
     test_replaced(false);
-    return 0;
 }

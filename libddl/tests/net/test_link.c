@@ -370,5 +370,4 @@ int main(int argc, char **argv)
     test_returned_elsewhere(false);
     test_beside_is_apart();
     test_beside_ends();
-    return 0;
 }

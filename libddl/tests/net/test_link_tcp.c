@@ -499,5 +499,4 @@ int main(void)
     test_slots_come_back();
     test_lane_fails();
     test_lane_ends();
-    return 0;
 }

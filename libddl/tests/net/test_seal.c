@@ -236,5 +236,4 @@ int main(void)
     test_renewed();
     test_link();
     ddl__crypto_close(crypto);
-    return 0;
 }

@@ -184,5 +184,4 @@ int main(void)
         run_with(3, "DDL_INTERFACES", "::1");
     else
         printf("no IPv6 loopback here\n");
-    return 0;
 }

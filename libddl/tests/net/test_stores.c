@@ -153,5 +153,4 @@ int main(void)
     test_short_spans();
     test_shortest_spans();
     run_ranks(2, DDL_LINK_SHM, first_round, NULL);
-    return 0;
 }

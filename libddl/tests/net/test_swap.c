@@ -178,5 +178,4 @@ int main(void)
                links == DDL_LINK_SHM ? "shm" : "tcp", b->steps, b->beside);
         CHECK(b->beside >= STEPS, "the creations held the steps up");
     }
-    return 0;
 }

@@ -113,5 +113,4 @@ int main(void)
 {
     test_one_shot();
     test_chosen_segments();
-    return 0;
 }

@@ -219,5 +219,4 @@ int main(void)
     free(pack);
     check_narrowing();
     check_add();
-    return 0;
 }

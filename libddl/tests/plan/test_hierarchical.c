@@ -502,5 +502,4 @@ int main(void)
     test_deadlock();
     test_mutations();
     test_large();
-    return 0;
 }

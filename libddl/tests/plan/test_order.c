@@ -213,5 +213,4 @@ int main(void)
     check_pack();
     check_number_of_parts();
     check_most();
-    return 0;
 }

@@ -245,5 +245,4 @@ int main(void)
     test_bytes();
     test_shapes();
     test_dropped();
-    return 0;
 }

@@ -308,5 +308,4 @@ int main(void)
     test_select_extremes();
     test_select_loopback();
     test_paths();
-    return 0;
 }

@@ -131,5 +131,4 @@ int main(void)
 {
     test_random();
     test_growth();
-    return 0;
 }
