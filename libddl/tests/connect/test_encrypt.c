@@ -2,9 +2,8 @@
 /* Ranks whose TCP connections are encrypted: their results are right, the wire does not show their
  * data, data that is altered on the wire ends the comm with an error that says so, and ranks with
  * different settings get an error that names them. */
-#include "base/clock.h"
+#include "clients.h"
 #include "connect/addresses/address.h"
-#include "net/socket.h"
 #include "ranks.h"
 
 enum { WAIT_MS = 20000, MEMBERS = 3, LARGE = 16 << 20 };
@@ -27,15 +26,6 @@ enum { WIRES = 16 };
 typedef struct wire {
     int fds[2]; /* the dialer's socket and the dialed rank's */
 } wire;
-
-static int dial(uint16_t port)
-{
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(WAIT_MS));
-    CHECK(fd >= 0, "%s", strerror(errno));
-    return fd;
-}
 
 /* Forward data. Return false at the end. */
 static bool hand_on(between *b, int from, int to, bool there)
@@ -93,7 +83,7 @@ typedef struct member {
     size_t lengths[MEMBERS];
     int rank, size;
     int64_t timeout_ms;
-    char url[64]; /* or by rendezvous */
+    char url[URL_MAX]; /* or by rendezvous */
     void (*fn)(ddl_comm *comm, between *b);
     between *between;
     ddl_status status;
@@ -158,8 +148,7 @@ static void put_between(member *members, between *b)
               DDL_OK,
           "%s", ddl__message());
     b->behind = address.port;
-    b->listener = ddl__listen("127.0.0.1", &b->port);
-    CHECK(b->listener >= 0, "%s", ddl__message());
+    b->listener = listen_at(&b->port);
     address.port = b->port;
     ddl__address_encode(&address, members[1].addresses[0]);
     CHECK(!pthread_create(&b->thread, NULL, stand, b), "no thread");
@@ -234,13 +223,11 @@ static void test_rendezvous(void)
 {
     static const int32_t all[MEMBERS] = {1, 1, 1};
     member members[MEMBERS];
-    uint16_t port = 0;
-    int listener = ddl__listen("127.0.0.1", &port);
-    CHECK(listener >= 0, "%s", ddl__message());
-    close(listener);
+    char url[URL_MAX];
+    choose_url(url);
     open_members(members, MEMBERS, all, 1);
     for (int i = 0; i < MEMBERS; i++) {
-        snprintf(members[i].url, sizeof members[i].url, "tcp://127.0.0.1:%u", port);
+        memcpy(members[i].url, url, sizeof url);
         members[i].fn = operate;
     }
     run_members(members, MEMBERS);
@@ -374,5 +361,4 @@ int main(void)
     test_replay_guard(-1, 1); /* finds what is there */
     test_altered(1);
     test_altered(3);
-    return 0;
 }

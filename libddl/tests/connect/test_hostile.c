@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Invalid data from a broken or hostile peer is refused with a message and costs nothing. */
-#include "base/clock.h"
-#include "check.h"
+#include "clients.h"
 #include "connect/addresses/address.h"
 #include "connect/handshake/handshake.h"
 #include "connect/rendezvous/rendezvous.h"
 #include "net/shm/shm.h"
-#include "net/socket.h"
 #include "ranks.h"
 
 /* ------------------------------------------------------------------------------------ addresses */
@@ -363,7 +361,7 @@ static void test_record_fields(void)
 
 typedef struct caller {
     int rank;
-    char url[64];
+    char url[URL_MAX];
 } caller;
 
 static void *rendezvous(void *argument)
@@ -383,22 +381,14 @@ static void *rendezvous(void *argument)
 /* A client with a damaged address gets the reason, and its rank stays free for the valid client. */
 static void test_damaged_record(void)
 {
-    uint16_t port = 0;
-    int listener = ddl__listen("127.0.0.1", &port);
-    CHECK(listener >= 0, "%s", ddl__message());
-    close(listener);
     caller callers[2] = {{.rank = 0}, {.rank = 1}};
-    for (int i = 0; i < 2; i++)
-        snprintf(callers[i].url, sizeof callers[i].url, "tcp://127.0.0.1:%u", port);
+    uint16_t port = choose_url(callers[0].url);
+    memcpy(callers[1].url, callers[0].url, URL_MAX);
     pthread_t threads[2];
     CHECK(!pthread_create(&threads[0], NULL, rendezvous, &callers[0]), "no thread");
 
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int64_t deadline = ddl__deadline(10000);
-    int fd;
-    while ((fd = ddl__dial((struct sockaddr *)&to, sizeof to, deadline)) < 0)
-        CHECK(ddl__now() < deadline, "%s", strerror(errno));
+    int fd = dial(port);
     const ddl__job none = {0};
     ddl__hello hello = ddl__hello_begin(&none, DDL__CONN_RENDEZVOUS, 1, 0, 2);
     ddl__session session;
@@ -430,5 +420,4 @@ int main(void)
     test_arena_holes();
     test_arena_readers();
     test_arena_entries();
-    return 0;
 }
