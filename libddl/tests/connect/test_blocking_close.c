@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/time_limits.h"
 #include "connect/endpoint/endpoint_state.h"
+#include "entries.h"
 #include "net/socket.h"
 #include "ranks.h"
 
@@ -115,14 +116,6 @@ static void attack_while_polling(ddl_endpoint *const *endpoints, int listener, b
     }
 }
 
-static unsigned count_fds(void)
-{
-    unsigned n = 0;
-    for (int fd = 0; fd < 512; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
-}
-
 static void *create(void *argument)
 {
     rank_thread *self = argument;
@@ -140,7 +133,7 @@ static void test(const char *name, bool as_nobody)
     static ranks all;
     rank_thread threads[RANKS];
     uint16_t port = 0;
-    unsigned before = count_fds();
+    int before = count_descriptors();
     int listener = ddl__listen("127.0.0.1", &port);
     CHECK(listener >= 0, "%s", ddl__message());
     all.size = RANKS;
@@ -166,9 +159,10 @@ static void test(const char *name, bool as_nobody)
     printf("%s: created in %.3f s, endpoints destroyed in %.3f s\n", name, created, ended);
     CHECK(created < LINGER_S / 2 && ended < LINGER_S / 2, "held up");
     close(listener); /* resets the lingering sockets */
-    for (int64_t end = ddl__deadline(LIMIT_MS); count_fds() > before && ddl__now() < end;)
+    for (int64_t end = ddl__deadline(LIMIT_MS); count_descriptors() > before && ddl__now() < end;)
         usleep(1000);
-    CHECK(count_fds() <= before, "%u descriptors, and %u before", count_fds(), before);
+    CHECK(count_descriptors() <= before, "%d descriptors, and %d before", count_descriptors(),
+          before);
 }
 
 int main(void)

@@ -2,6 +2,7 @@
 /* In a sparse comm, members of one host share memory when they first use it. All comms here count
  * as sparse (sparse_comms.c). Ranks are processes. */
 #include "engine/engine.h"
+#include "entries.h"
 
 /* Barriers and the creation use the pairs with distances 1, 2 and 4 in the ring. So rank 0 and the
  * victim have not shared memory before. */
@@ -31,18 +32,6 @@ WRAP(void, ddl__engine_destroy, (ddl__engine * engine))
 {
     die_at(AFTER_LEAVING);
     __real_ddl__engine_destroy(engine);
-}
-
-/* Count the descriptors of this process. */
-static int count_descriptors(void)
-{
-    int n = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder, "no /proc");
-    while (readdir(folder))
-        n++;
-    closedir(folder);
-    return n;
 }
 
 /* Count the mappings of shared memory, this process's and its peers'. */

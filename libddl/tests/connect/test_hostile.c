@@ -4,6 +4,7 @@
 #include "connect/addresses/address.h"
 #include "connect/handshake/handshake.h"
 #include "connect/rendezvous/rendezvous.h"
+#include "entries.h"
 #include "net/shm/shm.h"
 #include "ranks.h"
 
@@ -65,14 +66,6 @@ static void test_address(void)
 
 /* ---------------------------------------------------------------------------------- descriptors */
 
-static unsigned count_fds(void)
-{
-    unsigned n = 0;
-    for (int fd = 0; fd < 256; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
-}
-
 /* Send one byte with n copies of the same descriptor. */
 static void pass_fds(int to, int fd, unsigned n)
 {
@@ -101,13 +94,14 @@ static void test_descriptors(void)
     int fds[2];
     char bytes[4];
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
-    unsigned before = count_fds();
+    int before = count_descriptors();
     for (unsigned room = 0; room <= DDL__PASSED_MAX; room++) {
         int passed[DDL__PASSED_MAX] = {-1, -1};
         for (unsigned n = 1; n <= 4; n++)
             pass_fds(fds[0], fds[0], n);
         CHECK(ddl__recv_with_fds(fds[1], bytes, 4, passed, room, 0), "%s", strerror(errno));
-        CHECK(count_fds() == before + room, "%u descriptors, and %u before", count_fds(), before);
+        CHECK(count_descriptors() == before + (int)room, "%d descriptors, and %d before",
+              count_descriptors(), before);
         for (unsigned i = 0; i < DDL__PASSED_MAX; i++) {
             CHECK((passed[i] >= 0) == (i < room), "%d at %u of %u", passed[i], i, room);
             if (passed[i] >= 0)

@@ -5,6 +5,7 @@
 #include "base/time_limits.h"
 #include "check.h"
 #include "connect/wireup/reach.h"
+#include "entries.h"
 #include "net/socket.h"
 
 enum { SELF, LISTENS, REFUSES, SILENT, SIZE };
@@ -18,15 +19,6 @@ static ddl__wireup make_wireup(void)
     ddl__wireup w = wireup;
     w.endpoint = endpoint;
     return w;
-}
-
-/* Count the descriptors. The endpoint also has some, until it sees that a connection has ended. */
-static int count_descriptors(void)
-{
-    int n = 0;
-    for (int fd = 0; fd < 1024; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
 }
 
 /* Try all ranks but this one, for a limited time. Check that no descriptor is leaked. */

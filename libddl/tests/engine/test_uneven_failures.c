@@ -14,6 +14,14 @@ static void disagree(ddl_comm *comm, ddl_status status, const char *one, const c
     ddl_comm_destroy(comm);
 }
 
+/* The same, but a rank without a part in it gets the error at its next operation. */
+static void disagree_soon(ddl_comm *comm, ddl_status status, const char *one, const char *another)
+{
+    if (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    disagree(comm, status, one, another);
+}
+
 /* Rank 2 expects 29 elements of rank 1, which sends 30. A rank without a part in it gets the error
  * at its next operation. */
 static void alltoallv_counts(ddl_comm *comm)
@@ -38,10 +46,8 @@ static void gatherv_counts(ddl_comm *comm)
     int64_t counts[SIZE] = {LARGE / 4, LARGE / 4, LARGE / 4};
     int64_t own = ddl_comm_rank(comm) == 1 ? LARGE / 4 - 1 : LARGE / 4;
     ddl_status status = ddl_gatherv(comm, data, own, other, counts, NULL, DDL_F32, 2, NULL, NULL);
-    if (status == DDL_OK)
-        status = ddl_barrier(comm, NULL, NULL);
-    disagree(comm, status, "gather-v(f32, 262144 between the two, root 2)",
-             "gather-v(f32, 262143 between the two, root 2)");
+    disagree_soon(comm, status, "gather-v(f32, 262144 between the two, root 2)",
+                  "gather-v(f32, 262143 between the two, root 2)");
 }
 
 static void scatterv_counts(ddl_comm *comm)
@@ -49,10 +55,8 @@ static void scatterv_counts(ddl_comm *comm)
     int64_t counts[SIZE] = {7, 8, 9}, own = counts[ddl_comm_rank(comm)];
     own += ddl_comm_rank(comm) == 1;
     ddl_status status = ddl_scatterv(comm, data, counts, NULL, other, own, DDL_F32, 0, NULL, NULL);
-    if (status == DDL_OK)
-        status = ddl_barrier(comm, NULL, NULL);
-    disagree(comm, status, "scatter-v(f32, 8 between the two, root 0)",
-             "scatter-v(f32, 9 between the two, root 0)");
+    disagree_soon(comm, status, "scatter-v(f32, 8 between the two, root 0)",
+                  "scatter-v(f32, 9 between the two, root 0)");
 }
 
 /* The counts are equal in the block that two ranks exchange first, but differ later. */
@@ -88,9 +92,7 @@ static void roots(ddl_comm *comm)
 {
     int root = ddl_comm_rank(comm) == 2 ? 1 : 0;
     ddl_status status = ddl_reduce(comm, data, other, 100, DDL_F32, DDL_SUM, root, NULL, NULL);
-    if (status == DDL_OK)
-        status = ddl_barrier(comm, NULL, NULL);
-    disagree(comm, status, "rank 2 on ", "reduce(f32, 100, sum, root 0)");
+    disagree_soon(comm, status, "rank 2 on ", "reduce(f32, 100, sum, root 0)");
 }
 
 static void kinds(ddl_comm *comm)
@@ -98,9 +100,7 @@ static void kinds(ddl_comm *comm)
     ddl_status status = ddl_comm_rank(comm) == 1
                             ? ddl_gather(comm, data, other, 10, DDL_F32, 0, NULL, NULL)
                             : ddl_scatter(comm, data, other, 10, DDL_F32, 1, NULL, NULL);
-    if (status == DDL_OK)
-        status = ddl_barrier(comm, NULL, NULL);
-    disagree(comm, status, "scatter(f32, 10, root 1)", "rank 1 on ");
+    disagree_soon(comm, status, "scatter(f32, 10, root 1)", "rank 1 on ");
 }
 
 /* Rank 1 sends nothing where rank 0 expects data: its next operation reveals it. */

@@ -3,6 +3,7 @@
  * without leaking a descriptor. Data that other processes send to the socket for offers is
  * ignored. */
 #include "check.h"
+#include "entries.h"
 #include "net/shm/bell.h"
 #include "net/shm/lending.h"
 #include "net/shm/memory_file.h"
@@ -32,16 +33,6 @@ static void pair_destroy(pair *p)
     p->link->ops->destroy(p->link);
     for (int i = 0; i < 2; i++)
         ddl__arena_drop(p->arenas[i]);
-}
-
-static int count_descriptors(void)
-{
-    int n = 0;
-    DIR *list = opendir("/proc/self/fd");
-    while (readdir(list))
-        n++;
-    closedir(list);
-    return n;
 }
 
 static int connect_to(const pair *p)

@@ -2,6 +2,7 @@
 /* Buffers of ddl_alloc. Results equal those of ordinary memory bit by bit, whichever members use
  * which; if all use them, nothing is copied; frees leak nothing; a death during an operation ends
  * it for the others and does not change buffers that were only sent. Ranks are processes. */
+#include "entries.h"
 #include "net/shm/lending.h"
 #include "shared_buffers.h"
 
@@ -227,16 +228,6 @@ static void without_arena(ddl_comm *comm)
 }
 
 /* ------------------------------------------------------------------------------------ lifetimes */
-
-static int count_descriptors(void)
-{
-    int n = 0;
-    DIR *list = opendir("/proc/self/fd");
-    while (readdir(list))
-        n++;
-    closedir(list);
-    return n;
-}
 
 /* Read a line of a file of /proc, by the format; or without one, count its lines. */
 static long read_number(const char *path, const char *format)

@@ -16,4 +16,10 @@ static inline int count_entries(const char *path)
     return n;
 }
 
+/* Count the descriptors of this process. */
+static inline int count_descriptors(void)
+{
+    return count_entries("/proc/self/fd");
+}
+
 #endif
