@@ -6,10 +6,6 @@
  *     chaos_load discard                        read and drop everything at a port
  *
  * Lines on stdout: probe: NANOSECONDS DELAY, if it was late; discard: PORT; garbage: BYTES. */
-#include <errno.h>
-#include <poll.h>
-#include <sys/prctl.h>
-
 #include "processes.h"
 
 enum { CONNECTIONS = 50, PIECE = 4096, LATE_NS = 2000000 };

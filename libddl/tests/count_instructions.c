@@ -5,9 +5,6 @@
  *
  * Two ranks in one process are driven by this thread alone: rank 1 submits first, so rank 0 finds
  * everything it needs and never waits. Prints the name of each path. */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "ranks.h"
 #include "reduce/reduce.h"
 
@@ -61,13 +58,11 @@ static void run_kernel(const void *argument)
 
 static void run_copy(const void *argument)
 {
-    (void)argument;
     ddl__kernels_named("avx2")->copy(result, operands[0], KERNEL_BYTES);
 }
 
 static void run_copy_nontemporal(const void *argument)
 {
-    (void)argument;
     ddl__kernels_named("avx2")->copy_nontemporal(result, operands[0], KERNEL_BYTES);
 }
 
@@ -135,7 +130,6 @@ static void count_call(const call_case *c)
 /* Rank 0's thread counts, with both comms; rank 1's thread has only joined. */
 static void be_rank(ddl_comm *comm, void *unused)
 {
-    (void)unused;
     comms[ddl_comm_rank(comm)] = comm;
     pthread_barrier_wait(&joined);
     if (ddl_comm_rank(comm) == 0)
@@ -156,5 +150,4 @@ int main(void)
     pthread_barrier_init(&joined, NULL, 2);
     pthread_barrier_init(&finished, NULL, 2);
     run_ranks(2, DDL_LINK_INPROC, be_rank, NULL);
-    return 0;
 }

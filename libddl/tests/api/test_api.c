@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every rejection of the public interface: the status, a message with the argument and its value,
  * outputs and buffers untouched. */
-#include <stddef.h>
-#include <time.h>
-
 #include "ranks.h"
 
 /* Check that the call fails with this status and a message that contains these words. */
@@ -135,7 +132,6 @@ static void calls(ddl_comm *comm, void *argument)
     ddl_work *work = NULL;
     int taken;
     void *user;
-    (void)argument;
     memcpy(kept, a, sizeof a);
     REFUSED(ddl_allreduce(NULL, a, b, 1, DDL_F32, DDL_SUM, NULL, NULL), DDL_EINVAL, "comm");
     REFUSED(ddl_allreduce(comm, a, b, -3, DDL_F32, DDL_SUM, NULL, NULL), DDL_EINVAL, "count is -3");
@@ -181,5 +177,4 @@ int main(void)
     creation();
     run_ranks(2, 0, calls, NULL);
     CHECK(ddl_comm_rank(NULL) == -1 && ddl_comm_local_size(NULL) == -1, "NULL comm");
-    return 0;
 }

@@ -4,9 +4,7 @@
  * and then. That is counted first, to detect a machine on which this test proves nothing. */
 #include "base/fences.h"
 
-#include <pthread.h>
 #include <stdalign.h>
-#include <stdio.h>
 
 #include "base/clock.h"
 #include "check.h"
@@ -29,7 +27,6 @@ static void await(const atomic_uint *word, unsigned before)
 /* The thread that checks the flag often, in every round. */
 static void *publish(void *unused)
 {
-    (void)unused;
     for (unsigned round = END;;) {
         await(&begun, round);
         if ((round = atomic_load_explicit(&begun, memory_order_relaxed)) == END)
@@ -85,5 +82,4 @@ int main(void)
     }
     count_missed(false);
     CHECK(!count_missed(true), "a heavy fence is none");
-    return 0;
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A forked child finds memory of ddl_alloc as it was at the fork, whatever its parent and its
  * parent's peers do afterwards; they never see what the child writes. */
-#include <pthread.h>
 #include <spawn.h>
-#include <sys/resource.h>
 
 #include "shared_buffers.h"
 
@@ -68,7 +66,7 @@ static void child_run(float *sums, float *zeros, const int parent_wrote[2],
 
 /* The peer maps the memory from the second round on. After the first barrier, no peer has started
  * to store its results. */
-static int apart(ddl_comm *comm)
+static void apart(ddl_comm *comm)
 {
     float *sums = allocate_floats(), *zeros = allocate_floats();
     int parent_wrote[2], child_wrote[2];
@@ -93,7 +91,6 @@ static int apart(ddl_comm *comm)
     ddl_comm_destroy(comm);
     ddl_free(sums);
     ddl_free(zeros);
-    return 0;
 }
 
 typedef struct loop {
@@ -114,7 +111,7 @@ static void *reduce_repeatedly(void *argument)
 }
 
 /* Fork while another thread reduces: nothing hangs, and other memory is intact. */
-static int meanwhile(ddl_comm *comm)
+static void meanwhile(ddl_comm *comm)
 {
     loop l = {comm, allocate_floats(), SANITIZED ? 5 : 30};
     float *still = allocate_floats();
@@ -137,7 +134,6 @@ static int meanwhile(ddl_comm *comm)
     ddl_comm_destroy(comm);
     ddl_free(l.buffer);
     ddl_free(still);
-    return 0;
 }
 
 static int copies; /* copies that were read from a file, by this process during a fork */
@@ -164,7 +160,7 @@ static pid_t start_by_fork(void)
 }
 
 /* Only a fork copies, and only what was written. */
-static int cost(ddl_comm *comm)
+static void cost(ddl_comm *comm)
 {
     float *memory = allocate_floats();
     copies = 0;
@@ -180,7 +176,6 @@ static int cost(ddl_comm *comm)
     join(start_by_fork());
     CHECK(!copies, "%d copies of what was freed", copies);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Limit memory only while the library's handler runs, which makes the copies before the fork,
@@ -199,7 +194,7 @@ static void free_memory(void)
 
 /* Without memory for a copy, a child that touches the memory is killed; its other memory is not
  * affected. */
-static int no_memory(ddl_comm *comm)
+static void no_memory(ddl_comm *comm)
 {
     float *memory = allocate_floats();
     set(memory, 1);
@@ -227,16 +222,14 @@ static int no_memory(ddl_comm *comm)
     check(memory, 1);
     ddl_comm_destroy(comm);
     ddl_free(memory);
-    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    static const process_test tests[] = {{"apart", apart, 0, false},
-                                         {"meanwhile", meanwhile, 0, false},
-                                         {"cost", cost, 0, false},
-                                         {"no_memory", no_memory, 0, false}};
+    static const process_test tests[] = {{"apart", apart, 0},
+                                         {"meanwhile", meanwhile, 0},
+                                         {"cost", cost, 0},
+                                         {"no_memory", no_memory, 0}};
     CHECK(!pthread_atfork(free_memory, NULL, NULL), "pthread_atfork");
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
-    return 0;
 }

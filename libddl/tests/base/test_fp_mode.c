@@ -85,5 +85,4 @@ int main(void)
     for (size_t i = 0; i < n_sets; i++)
         printf("%s%s", i ? ", " : "", sets[i]->name);
     puts(": the same bits in every mode");
-    return 0;
 }

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Comms that are created repeatedly, with different settings on each side, while unauthenticated
  * clients connect, or while a member dies or fails. */
-#include <sys/resource.h>
-
 #include "entries.h"
 #include "processes.h"
-#undef OK
 #include "ranks.h"
 
 enum { CYCLES = 60 };
@@ -92,7 +89,6 @@ static void again(void)
 /* One side allows only TCP, the other all kinds of links: they use TCP. */
 static void different_kinds(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
@@ -487,5 +483,4 @@ int main(void)
     missing_ranks_are_named();
     left_rank_may_rejoin(false);
     left_rank_may_rejoin(true);
-    return 0;
 }

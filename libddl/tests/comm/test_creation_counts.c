@@ -100,5 +100,4 @@ int main(void)
             test(size, DDL_LINK_TCP, failing, BEFORE_AGREEMENT);
             test(size, DDL_LINK_SHM, failing, AFTER_AGREEMENT);
         }
-    return 0;
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creations from a comm. If the comm fails meanwhile, they end at once, and the survivors shrink
  * it. Creations from one comm belong together, whatever failed before. */
-#include <pthread.h>
-
 #include "comm/comm.h"
 #include "net/tcp/tcp.h"
 #include "processes.h"
@@ -35,7 +33,7 @@ static void check_fast(double since, const char *what)
 }
 
 /* Shrink the comm: all living members continue, at once. */
-static int shrink_to(ddl_comm *comm, int size)
+static void shrink_to(ddl_comm *comm, int size)
 {
     ddl_comm *next;
     double start = seconds();
@@ -46,11 +44,10 @@ static int shrink_to(ddl_comm *comm, int size)
     CHECK(one == size, "%d of %d ranks", one, size);
     ddl_comm_destroy(next);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Rank 2 creates a comm with rank 0, which is late. Rank 1, which is in no list, dies. */
-static int outsider_dies(ddl_comm *comm)
+static void outsider_dies(ddl_comm *comm)
 {
     int list[] = {0, 2};
     ddl_comm *part = NULL;
@@ -67,11 +64,11 @@ static int outsider_dies(ddl_comm *comm)
     CHECK(status == DDL_EPEER && !part, "%d: %s", status, ddl_last_error());
     CHECK(strstr(ddl_last_error(), "rank 1"), "%s", ddl_last_error());
     CHECK(seconds() - start < AT_ONCE + 1e-3 * SOON_MS, "after %g s", seconds() - start);
-    return shrink_to(comm, 2);
+    shrink_to(comm, 2);
 }
 
 /* Rank 0 duplicates the comm, rank 1 is late, and rank 2 aborts the comm instead. */
-static int other_rank_aborts(ddl_comm *comm)
+static void other_rank_aborts(ddl_comm *comm)
 {
     ddl_comm *twin = NULL;
     int rank = ddl_comm_rank(comm);
@@ -87,7 +84,7 @@ static int other_rank_aborts(ddl_comm *comm)
     }
     while (ddl_comm_status(comm) == DDL_OK)
         CHECK(seconds() - start < 20, "the abort was not noticed");
-    return shrink_to(comm, SIZE);
+    shrink_to(comm, SIZE);
 }
 
 static void *abort_soon(void *comm)
@@ -98,7 +95,7 @@ static void *abort_soon(void *comm)
 }
 
 /* Another thread of the waiting rank aborts the comm. */
-static int own_thread_aborts(ddl_comm *comm)
+static void own_thread_aborts(ddl_comm *comm)
 {
     pthread_t thread;
     ddl_comm *twin = NULL;
@@ -112,12 +109,12 @@ static int own_thread_aborts(ddl_comm *comm)
     }
     while (ddl_comm_status(comm) == DDL_OK)
         CHECK(seconds() - start < 20, "the abort was not noticed");
-    return shrink_to(comm, SIZE);
+    shrink_to(comm, SIZE);
 }
 
 /* Ranks 0 and 1 lose their link in the last step of a creation. Rank 2, which is late for that
  * step, aborts the comm soon after: all report this reason, none a death. */
-static int loss_before_abort(ddl_comm *comm)
+static void loss_before_abort(ddl_comm *comm)
 {
     pthread_t thread;
     ddl_comm *twin = NULL;
@@ -136,7 +133,7 @@ static int loss_before_abort(ddl_comm *comm)
         pthread_join(thread, NULL);
     while (ddl_comm_status(comm) == DDL_OK)
         CHECK(seconds() - start < 20, "the abort was not noticed");
-    return shrink_to(comm, SIZE);
+    shrink_to(comm, SIZE);
 }
 
 typedef struct twin_maker {
@@ -159,7 +156,7 @@ static void *make_twin(void *argument)
 }
 
 /* Two threads duplicate two comms of the same members, in a different order on each rank. */
-static int crossed_threads(ddl_comm *comm)
+static void crossed_threads(ddl_comm *comm)
 {
     ddl_comm *other;
     pthread_t threads[2];
@@ -173,12 +170,11 @@ static int crossed_threads(ddl_comm *comm)
         pthread_join(threads[i], NULL);
     ddl_comm_destroy(other);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Rank 0 aborts each child as soon as it has it, so that the child's creation fails on some other
  * ranks: the next creation succeeds. */
-static int child_aborted(ddl_comm *comm)
+static void child_aborted(ddl_comm *comm)
 {
     double start = start_together(comm);
     for (int round = 0; round < 30; round++) {
@@ -192,7 +188,6 @@ static int child_aborted(ddl_comm *comm)
     }
     CHECK(seconds() - start < 10, "after %g s", seconds() - start);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Rank `early` abandons some creations before the other ranks start them. */
@@ -210,7 +205,7 @@ static void give_up_first(ddl_comm *comm, int early)
 
 /* Some creations of one rank have timed out. Then all ranks create the comm; this rank or another
  * one is last. */
-static int late_members(ddl_comm *comm)
+static void late_members(ddl_comm *comm)
 {
     static const struct {
         int early, late;
@@ -227,12 +222,11 @@ static int late_members(ddl_comm *comm)
         ddl_comm_destroy(twin);
     }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* A call with an invalid argument is rejected on its rank alone, and changes nothing for the
  * others. */
-static int wrong_argument(ddl_comm *comm)
+static void wrong_argument(ddl_comm *comm)
 {
     ddl_comm *twin = NULL;
     int all[SIZE] = {0, 1, 2}, twice[SIZE] = {0, 0, 1};
@@ -255,11 +249,10 @@ static int wrong_argument(ddl_comm *comm)
     }
     CHECK(seconds() - start < 5, "after %g s", seconds() - start);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* A rank may destroy the parent as soon as it has its child. */
-static int parent_destroyed_at_once(ddl_comm *comm)
+static void parent_destroyed_at_once(ddl_comm *comm)
 {
     start_together(comm);
     for (int round = 0; round < 20; round++) {
@@ -270,22 +263,20 @@ static int parent_destroyed_at_once(ddl_comm *comm)
     }
     OK(ddl_barrier(comm, NULL, NULL));
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 int main(int argc, char **argv)
 {
     static const process_test tests[] = {
-        {"outsider_dies", outsider_dies, 1 << 1, false},
-        {"other_rank_aborts", other_rank_aborts, 0, false},
-        {"own_thread_aborts", own_thread_aborts, 0, false},
-        {"loss_before_abort", loss_before_abort, 0, true},
-        {"crossed_threads", crossed_threads, 0, false},
-        {"child_aborted", child_aborted, 0, false},
-        {"late_members", late_members, 0, false},
-        {"wrong_argument", wrong_argument, 0, false},
-        {"parent_destroyed", parent_destroyed_at_once, 0, false},
+        {"outsider_dies", outsider_dies, 1 << 1},
+        {"other_rank_aborts", other_rank_aborts, 0},
+        {"own_thread_aborts", own_thread_aborts, 0},
+        {"loss_before_abort", loss_before_abort, 0, DDL_LINK_TCP},
+        {"crossed_threads", crossed_threads, 0},
+        {"child_aborted", child_aborted, 0},
+        {"late_members", late_members, 0},
+        {"wrong_argument", wrong_argument, 0},
+        {"parent_destroyed", parent_destroyed_at_once, 0},
     };
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
-    return 0;
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Comms made from a comm: split, subset, duplicate; many at once; repeatedly; rejected calls. */
-#include <poll.h>
-#include <stdbool.h>
-
 #include "comm/comm.h"
 #include "ranks.h"
 
@@ -15,7 +12,6 @@ static int32_t sum_of(ddl_comm *comm, int32_t mine)
 /* Split by two colors, with keys that reverse the order; the last rank joins none. */
 static void split(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     int color = size > 1 && rank == size - 1 ? -1 : rank % 2;
     int members = size > 1 ? size - 1 : 1, mine = (members + !(rank % 2)) / 2;
@@ -43,7 +39,6 @@ static void split(ddl_comm *comm, void *argument)
 /* Create a subset: only its members call, in their own order. */
 static void subset(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), chosen[RANKS_MAX], n = 0;
     for (int r = size - 1; r >= 0; r -= 2)
         chosen[n++] = r;
@@ -63,7 +58,6 @@ static void subset(ddl_comm *comm, void *argument)
 /* Duplicate: the twin outlives its parent's operations, and inherits its configuration. */
 static void duplicate(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     ddl_comm *twins[4];
     for (int i = 0; i < 4; i++)
         OK(ddl_comm_duplicate(i ? twins[i - 1] : comm, NULL, &twins[i]));
@@ -93,7 +87,6 @@ static void *work_alone(void *argument)
 static void in_parallel(ddl_comm *comm, void *argument)
 {
     enum { N = 4 };
-    (void)argument;
     busy all[N];
     for (int i = 0; i < N; i++) {
         OK(ddl_comm_duplicate(comm, NULL, &all[i].comm));
@@ -117,7 +110,6 @@ static bool is_readable(int fd)
 static void descriptor(ddl_comm *comm, void *argument)
 {
     enum { N = 10 };
-    (void)argument;
     int fd, again, taken;
     ddl_work *works[N], *got[N];
     int32_t data[N];
@@ -149,7 +141,6 @@ static void descriptor(ddl_comm *comm, void *argument)
 
 static void refusals(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), twice[] = {rank, rank};
     ddl_comm *part = NULL;
     REFUSED(ddl_comm_split(NULL, 0, 0, NULL, &part), DDL_EINVAL, "comm is NULL");
@@ -196,7 +187,6 @@ static void memory(ddl_comm *comm, void *argument)
 {
     /* for each comm, summed over all ranks, which are threads */
     enum { COMMS = 4, MOST_KIB = 1024 };
-    (void)argument;
     ddl_comm *parts[COMMS];
     OK(ddl_barrier(comm, NULL, NULL));
     long before = shared_memory();
@@ -220,5 +210,4 @@ int main(void)
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 5; size += 1 + (size > 2))
                 run_ranks(size, links[l], tests[t], NULL);
-    return 0;
 }

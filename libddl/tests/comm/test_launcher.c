@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Detection of the launcher by its variables. tests/core/test_environment.py has the same cases for
  * Python: both must agree. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "check.h"
 #include "comm/launcher.h"
 
@@ -121,5 +118,4 @@ int main(void)
     setenv("DDL_LOG", "off", 1);
     test_found();
     test_refused();
-    return 0;
 }

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The survivors agree on one list of the dead, and get a comm that works at once, even if members
  * die while it is created. An expelled member does not continue. Ranks are processes. */
-#include <pthread.h>
-#include <stdlib.h>
-
 #include "processes.h"
 #include "survivors.h"
 
 enum { SIZE = 5 };
-
-#define EXPECT(status, want, words)                                                                \
-    CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
-          ddl_comm_rank(comm), (status), ddl_last_error())
 
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 30000};
 
@@ -39,7 +32,7 @@ static void await_all_ranks(ddl_comm *comm)
     CHECK(status == DDL_OK || status == DDL_EPEER, "%d %s", status, ddl_last_error());
 }
 
-static int go_on(ddl_comm *comm, int size)
+static void go_on(ddl_comm *comm, int size)
 {
     ddl_comm *next;
     survivors_await_death(comm);
@@ -51,10 +44,9 @@ static int go_on(ddl_comm *comm, int size)
     ddl_comm_destroy(comm);
     works(next, size);
     ddl_comm_destroy(next);
-    return 0;
 }
 
-static int one_dies(ddl_comm *comm)
+static void one_dies(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
     ddl_comm *next;
@@ -63,20 +55,20 @@ static int one_dies(ddl_comm *comm)
     await_all_ranks(comm);
     if (origin == 0)
         kill(getpid(), SIGKILL);
-    return go_on(comm, SIZE - 1);
+    go_on(comm, SIZE - 1);
 }
 
-static int two_die(ddl_comm *comm)
+static void two_die(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
     await_all_ranks(comm);
     if (origin == 0 || origin == 3)
         kill(getpid(), SIGKILL);
-    return go_on(comm, SIZE - 2);
+    go_on(comm, SIZE - 2);
 }
 
 /* A rank dies while the others wait for it to shrink the comm, for longer than dead_ms. */
-static int dies_in_between(ddl_comm *comm)
+static void dies_in_between(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
     await_all_ranks(comm);
@@ -87,7 +79,7 @@ static int dies_in_between(ddl_comm *comm)
         usleep(1500000);
         kill(getpid(), SIGKILL);
     }
-    return go_on(comm, SIZE - 2);
+    go_on(comm, SIZE - 2);
 }
 
 static void *die_soon(void *argument)
@@ -100,7 +92,7 @@ static void *die_soon(void *argument)
 static useconds_t delay;
 
 /* The leader dies during the agreement; the survivors may have to shrink the comm twice. */
-static int leader_dies(ddl_comm *comm)
+static void leader_dies(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
     await_all_ranks(comm);
@@ -123,11 +115,10 @@ static int leader_dies(ddl_comm *comm)
     }
     works(comm, SIZE - 2);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* No member is dead. */
-static int aborted(ddl_comm *comm)
+static void aborted(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
     start_together(comm);
@@ -140,7 +131,6 @@ static int aborted(ddl_comm *comm)
     works(next, SIZE);
     ddl_comm_destroy(next);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 static void share_pids(ddl_comm *comm, int32_t *pids)
@@ -151,7 +141,7 @@ static void share_pids(ddl_comm *comm, int32_t *pids)
 }
 
 /* A member that the others have expelled must not continue alone. */
-static int stopped_member(ddl_comm *comm)
+static void stopped_member(ddl_comm *comm)
 {
     int32_t pids[SIZE];
     origin = ddl_comm_rank(comm);
@@ -163,7 +153,7 @@ static int stopped_member(ddl_comm *comm)
             usleep(1000);
         EXPECT(ddl_comm_shrink(comm, &config, &next), DDL_EMINORITY, "rank 0 on ");
         ddl_comm_destroy(comm);
-        return 0;
+        return;
     }
     survivors_await_death(comm);
     OK(ddl_comm_shrink(comm, &config, &next));
@@ -175,11 +165,10 @@ static int stopped_member(ddl_comm *comm)
     works(next, SIZE - 1);
     ddl_comm_destroy(next);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* One rank cannot reach the majority, which later continues without it. */
-static int minority(ddl_comm *comm)
+static void minority(ddl_comm *comm)
 {
     int32_t pids[SIZE];
     origin = ddl_comm_rank(comm);
@@ -193,46 +182,27 @@ static int minority(ddl_comm *comm)
         for (int rank = 0; rank < 4; rank++)
             kill(pids[rank], SIGCONT);
         ddl_comm_destroy(comm);
-        return 0;
+        return;
     }
     raise(SIGSTOP);
-    return go_on(comm, SIZE - 1);
+    go_on(comm, SIZE - 1);
 }
 
 static const process_test tests[] = {
-    {"one_dies", one_dies, 1, false},
-    {"two_die", two_die, 9, false},
-    {"dies_in_between", dies_in_between, 17, false},
-    {"leader_dies", leader_dies, 17, false},
-    {"aborted", aborted, 0, false},
-    {"stopped_member", stopped_member, 0, false},
-    {"minority", minority, 0, true}, /* it takes 12 s over any links */
+    {"one_dies", one_dies, 1},
+    {"two_die", two_die, 9},
+    {"dies_in_between", dies_in_between, 17, .settings = {"DDL_DEAD_MS=1000"}},
+    {"leader_dies", leader_dies, 17, .runs = 4},
+    {"aborted", aborted, 0},
+    {"stopped_member", stopped_member, 0, .settings = {"DDL_DEAD_MS=1000"}},
+    {"minority", minority, 0, DDL_LINK_TCP,
+     .settings = {"DDL_DEAD_MS=1000"}}, /* it takes 12 s over any links */
 };
 
-/* Return true for tests in which silence is a death. In the other tests no healthy member may be
- * declared dead, however busy the machine is. */
-static bool depends_on_silence(process_fn *fn)
-{
-    return fn == dies_in_between || fn == stopped_member || fn == minority;
-}
-
-/* Some tests are run several times. */
+/* In tests without a shorter limit no healthy member may be declared dead, however busy the machine
+ * is. */
 int main(int argc, char **argv)
 {
-    int times = argc > 2 ? atoi(argv[2]) : 4;
-    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++) {
-        setenv("DDL_DEAD_MS", depends_on_silence(tests[t].fn) ? "1000" : "10000", 1);
-        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
-            if (!is_asked_for(&tests[t], argc, argv) ||
-                (tests[t].tcp_only && links == DDL_LINK_SHM))
-                continue;
-            bool often = tests[t].fn == leader_dies;
-            for (int i = 0; i < (often ? times : 1); i++) {
-                delay = (useconds_t)(i * 700);
-                run_process_test(&tests[t], SIZE, links);
-            }
-        }
-    }
-    return 0;
+    setenv("DDL_DEAD_MS", "10000", 1);
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

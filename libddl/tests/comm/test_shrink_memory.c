@@ -24,7 +24,7 @@ WRAP(void *, calloc, (size_t n, size_t bytes))
 
 static int place;
 
-static int shrink_without_memory(ddl_comm *comm)
+static void shrink_without_memory(ddl_comm *comm)
 {
     ddl_comm *next = NULL;
     int rank = ddl_comm_rank(comm);
@@ -42,19 +42,13 @@ static int shrink_without_memory(ddl_comm *comm)
     atomic_store(&allocations_left, -1);
     ddl_comm_destroy(next);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 int main(void)
 {
-    int status[PROCESSES_MAX];
     setenv("DDL_LOG", "off", 0);
-    for (place = 0; place < PLACES; place++) {
-        run_processes(SIZE, place % 2 ? DDL_LINK_SHM : DDL_LINK_TCP, shrink_without_memory, 60,
-                      status);
-        for (int rank = 0; rank < SIZE - 1; rank++)
-            CHECK(!status[rank], "place %d: rank %d ended with %x", place, rank,
-                  (unsigned)status[rank]);
-    }
-    return 0;
+    for (place = 0; place < PLACES; place++)
+        run_silent_test(&(process_test){"shrink without memory", shrink_without_memory,
+                                        1 << (SIZE - 1), place % 2 ? DDL_LINK_SHM : DDL_LINK_TCP},
+                        SIZE);
 }

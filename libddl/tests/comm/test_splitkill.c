@@ -2,8 +2,6 @@
 /* A member is killed at a random moment while all members create comms from their comm: no survivor
  * waits for a limit, and all of them soon continue in a new comm. `test_splitkill [RUNS [SEED]]`:
  * runs of each of the nine cases; reports the distribution of the times. */
-#include <pthread.h>
-
 #include "processes.h"
 
 enum { SIZE = 8, LIMIT_MS = 60000 };
@@ -209,5 +207,4 @@ int main(int argc, char **argv)
     for (operation o = SPLIT; o < N_OPERATIONS; o++)
         for (transport t = SHM; t < N_TRANSPORTS; t++)
             run_case(o, t, runs);
-    return 0;
 }

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The effects of DDL_OPTIONS and DDL_PLAN_FILE on operations: modes, exploring, reports, and what
  * is logged. Each case is a job of processes with its own environment. */
-#include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-
 #include "check.h"
 #include "ddl/ddl.h"
 #include "processes.h"
@@ -348,5 +341,4 @@ int main(void)
     test_death_while_exploring();
     test_death();
     clean();
-    return 0;
 }

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unauthenticated clients on this host send descriptors whose closing blocks. They delay neither a
  * creation nor the end of an endpoint. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/time_limits.h"
 #include "connect/endpoint/endpoint_state.h"
+#include "entries.h"
 #include "net/socket.h"
 #include "ranks.h"
 
@@ -121,14 +116,6 @@ static void attack_while_polling(ddl_endpoint *const *endpoints, int listener, b
     }
 }
 
-static unsigned count_fds(void)
-{
-    unsigned n = 0;
-    for (int fd = 0; fd < 512; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
-}
-
 static void *create(void *argument)
 {
     rank_thread *self = argument;
@@ -146,7 +133,7 @@ static void test(const char *name, bool as_nobody)
     static ranks all;
     rank_thread threads[RANKS];
     uint16_t port = 0;
-    unsigned before = count_fds();
+    int before = count_descriptors();
     int listener = ddl__listen("127.0.0.1", &port);
     CHECK(listener >= 0, "%s", ddl__message());
     all.size = RANKS;
@@ -172,9 +159,10 @@ static void test(const char *name, bool as_nobody)
     printf("%s: created in %.3f s, endpoints destroyed in %.3f s\n", name, created, ended);
     CHECK(created < LINGER_S / 2 && ended < LINGER_S / 2, "held up");
     close(listener); /* resets the lingering sockets */
-    for (int64_t end = ddl__deadline(LIMIT_MS); count_fds() > before && ddl__now() < end;)
+    for (int64_t end = ddl__deadline(LIMIT_MS); count_descriptors() > before && ddl__now() < end;)
         usleep(1000);
-    CHECK(count_fds() <= before, "%u descriptors, and %u before", count_fds(), before);
+    CHECK(count_descriptors() <= before, "%d descriptors, and %d before", count_descriptors(),
+          before);
 }
 
 int main(void)
@@ -183,5 +171,4 @@ int main(void)
     test("the same user", false);
     if (geteuid() == 0)
         test("another user", true);
-    return 0;
 }

@@ -3,7 +3,6 @@
  * that reach each other continue soon, whatever they waited for. Hosts are network namespaces on
  * one switch. Needs root and ip; skipped without. `test_cut_links all` runs all scenes,
  * `test_cut_links SCENE [TIMES]` the scenes with this name. */
-#include <sched.h>
 #include <stdarg.h>
 
 #include "processes.h"
@@ -301,5 +300,4 @@ int main(int argc, char **argv)
         for (int times = argc > 2 ? atoi(argv[2]) : 1; runs && times--;)
             run_scene(s);
     }
-    return 0;
 }

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A process runs out of descriptors: it warns once, does not keep a core busy meanwhile, and
  * accepts connections again when descriptors are free. */
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/resource.h>
-
 #include "base/clock.h"
 #include "connect/endpoint/endpoint.h"
 #include "net/socket.h"
@@ -102,5 +98,4 @@ int main(void)
     for (const char *at = said; (at = strchr(at, '\n')); at++)
         lines++;
     CHECK(lines == 1 && strstr(said, "ulimit -n"), "%u lines: %s", lines, said);
-    return 0;
 }

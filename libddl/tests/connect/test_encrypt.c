@@ -2,15 +2,8 @@
 /* Ranks whose TCP connections are encrypted: their results are right, the wire does not show their
  * data, data that is altered on the wire ends the comm with an error that says so, and ranks with
  * different settings get an error that names them. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
-#include <stdatomic.h>
-#include <unistd.h>
-
-#include "base/clock.h"
+#include "clients.h"
 #include "connect/addresses/address.h"
-#include "net/socket.h"
 #include "ranks.h"
 
 enum { WAIT_MS = 20000, MEMBERS = 3, LARGE = 16 << 20 };
@@ -33,15 +26,6 @@ enum { WIRES = 16 };
 typedef struct wire {
     int fds[2]; /* the dialer's socket and the dialed rank's */
 } wire;
-
-static int dial(uint16_t port)
-{
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(WAIT_MS));
-    CHECK(fd >= 0, "%s", strerror(errno));
-    return fd;
-}
 
 /* Forward data. Return false at the end. */
 static bool hand_on(between *b, int from, int to, bool there)
@@ -99,7 +83,7 @@ typedef struct member {
     size_t lengths[MEMBERS];
     int rank, size;
     int64_t timeout_ms;
-    char url[64]; /* or by rendezvous */
+    char url[URL_MAX]; /* or by rendezvous */
     void (*fn)(ddl_comm *comm, between *b);
     between *between;
     ddl_status status;
@@ -164,8 +148,7 @@ static void put_between(member *members, between *b)
               DDL_OK,
           "%s", ddl__message());
     b->behind = address.port;
-    b->listener = ddl__listen("127.0.0.1", &b->port);
-    CHECK(b->listener >= 0, "%s", ddl__message());
+    b->listener = listen_at(&b->port);
     address.port = b->port;
     ddl__address_encode(&address, members[1].addresses[0]);
     CHECK(!pthread_create(&b->thread, NULL, stand, b), "no thread");
@@ -185,7 +168,6 @@ static void operate(ddl_comm *comm, between *b)
 {
     static const int64_t counts[] = {1, 1000, 16384, 70000, 1 << 20};
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    (void)b;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         int64_t n = counts[c], all = n * size;
         int32_t *send = malloc((size_t)all * sizeof *send),
@@ -214,7 +196,6 @@ static void operate(ddl_comm *comm, between *b)
 
 static void operate_large(ddl_comm *comm, between *b)
 {
-    (void)b;
     float *data = malloc(LARGE * sizeof *data);
     CHECK(data, "no memory");
     for (int i = 0; i < LARGE; i++)
@@ -242,13 +223,11 @@ static void test_rendezvous(void)
 {
     static const int32_t all[MEMBERS] = {1, 1, 1};
     member members[MEMBERS];
-    uint16_t port = 0;
-    int listener = ddl__listen("127.0.0.1", &port);
-    CHECK(listener >= 0, "%s", ddl__message());
-    close(listener);
+    char url[URL_MAX];
+    choose_url(url);
     open_members(members, MEMBERS, all, 1);
     for (int i = 0; i < MEMBERS; i++) {
-        snprintf(members[i].url, sizeof members[i].url, "tcp://127.0.0.1:%u", port);
+        memcpy(members[i].url, url, sizeof url);
         members[i].fn = operate;
     }
     run_members(members, MEMBERS);
@@ -265,7 +244,6 @@ static void say_words(ddl_comm *comm, between *b)
 {
     enum { LONG = 512 << 10 };
     static const int64_t lengths[] = {4096, LONG};
-    (void)b;
     char *words = malloc(LONG), *got = malloc(LONG);
     CHECK(words && got, "no memory");
     for (size_t i = 0; i < LONG; i++)
@@ -383,5 +361,4 @@ int main(void)
     test_replay_guard(-1, 1); /* finds what is there */
     test_altered(1);
     test_altered(3);
-    return 0;
 }

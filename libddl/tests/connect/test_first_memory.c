@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In a sparse comm, members of one host share memory when they first use it. All comms here count
  * as sparse (sparse_comms.c). Ranks are processes. */
-#include <dirent.h>
 #include <time.h>
 
 #include "engine/engine.h"
+#include "entries.h"
 
 /* Barriers and the creation use the pairs with distances 1, 2 and 4 in the ring. So rank 0 and the
  * victim have not shared memory before. */
@@ -51,18 +51,6 @@ WRAP(void, ddl__engine_destroy, (ddl__engine * engine))
     __real_ddl__engine_destroy(engine);
 }
 
-/* Count the descriptors of this process. */
-static int count_descriptors(void)
-{
-    int n = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder, "no /proc");
-    while (readdir(folder))
-        n++;
-    closedir(folder);
-    return n;
-}
-
 /* Count the mappings of shared memory, this process's and its peers'. */
 static int count_mappings(void)
 {
@@ -101,7 +89,7 @@ static void check_descriptors(held now, held before)
 
 /* Ranks that have sent each other nothing share no memory. Then all pairs open at once, from both
  * ends. No pair keeps a descriptor. */
-static int opens_what_is_used(ddl_comm *comm)
+static void opens_what_is_used(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     bool uses = rank == 0 || rank == VICTIM;
@@ -135,11 +123,10 @@ static int opens_what_is_used(ddl_comm *comm)
           all.mappings);
     reach_step(8, SIZE);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Send more than the ring holds, in both directions at once, followed by small messages. */
-static int begins_with_much(ddl_comm *comm)
+static void begins_with_much(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm), peer = VICTIM - rank;
     if (rank == 0 || rank == VICTIM) {
@@ -159,11 +146,10 @@ static int begins_with_much(ddl_comm *comm)
         free(in);
     }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* What was sent arrives even if the sender leaves at once. */
-static int sends_and_leaves(ddl_comm *comm)
+static void sends_and_leaves(ddl_comm *comm)
 {
     int32_t word = 41;
     if (ddl_comm_rank(comm) == 0) {
@@ -174,7 +160,6 @@ static int sends_and_leaves(ddl_comm *comm)
         CHECK(word == 41, "%d", word);
     }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 static void check_lost(ddl_comm *comm)
@@ -182,14 +167,13 @@ static void check_lost(ddl_comm *comm)
     int32_t word;
     double start = seconds();
     ddl_status status = ddl_recv(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL, NULL);
-    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), victim_name()), "%d %s", status,
-          ddl_last_error());
+    REFUSED(status, DDL_EPEER, victim_name());
     CHECK(seconds() - start < 20, "after %g s", seconds() - start);
 }
 
 /* A member dies after it has notified the failure detector that it leaves, but before it notifies
  * its peers. */
-static int dies_after_leaving(ddl_comm *comm)
+static void dies_after_leaving(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     if (rank == 0 || rank == VICTIM)
@@ -204,11 +188,10 @@ static int dies_after_leaving(ddl_comm *comm)
         reach_step(2, SIZE);
     }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* A member dies after all members with a control connection to it have left. */
-static int dies_unseen(ddl_comm *comm)
+static void dies_unseen(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     bool stays = rank == 0 || rank == VICTIM;
@@ -223,11 +206,10 @@ static int dies_unseen(ddl_comm *comm)
         check_lost(comm);
     if (stays)
         ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Memory cannot be shared with a living member. */
-static int cannot_share(ddl_comm *comm)
+static void cannot_share(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     int32_t word = 0;
@@ -242,42 +224,34 @@ static int cannot_share(ddl_comm *comm)
               strstr(ddl_last_error(), "cannot be reached by rank 0 on "),
           "rank %d: %d %s", rank, status, ddl_last_error());
     ddl_comm_destroy(comm);
-    return 0;
 }
 
-static int leaves_first(ddl_comm *comm)
+static void leaves_first(ddl_comm *comm)
 {
     others_leave_later = ddl_comm_rank(comm) == 0;
     if (!others_leave_later)
         reach_step(1, SIZE);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 static const process_test tests[] = {
-    {"opens what is used", opens_what_is_used, 0, true},
-    {"begins with much", begins_with_much, 0, true},
-    {"sends and leaves", sends_and_leaves, 0, true},
-    {"dies before dialing", dies_before_dialing, 1 << VICTIM, true},
-    {"dies after dialing", dies_after_dialing, 1 << VICTIM, true},
-    {"dies before answering", dies_before_answering, 1 << VICTIM, true},
-    {"dies after answering", dies_after_answering, 1 << VICTIM, true},
-    {"is killed", is_killed, 1 << VICTIM, true},
-    {"leaves", leaves, 0, true},
-    {"leaves first", leaves_first, 0, true},
-    {"cannot share", cannot_share, 0, true},
-    {"dies after leaving", dies_after_leaving, 1 << VICTIM, true},
-    {"dies unseen", dies_unseen, 1 << VICTIM, true},
+    {"opens what is used", opens_what_is_used, 0, DDL_LINK_SHM},
+    {"begins with much", begins_with_much, 0, DDL_LINK_SHM},
+    {"sends and leaves", sends_and_leaves, 0, DDL_LINK_SHM},
+    {"dies before dialing", dies_before_dialing, 1 << VICTIM, DDL_LINK_SHM},
+    {"dies after dialing", dies_after_dialing, 1 << VICTIM, DDL_LINK_SHM},
+    {"dies before answering", dies_before_answering, 1 << VICTIM, DDL_LINK_SHM},
+    {"dies after answering", dies_after_answering, 1 << VICTIM, DDL_LINK_SHM},
+    {"is killed", is_killed, 1 << VICTIM, DDL_LINK_SHM},
+    {"leaves", leaves, 0, DDL_LINK_SHM},
+    {"leaves first", leaves_first, 0, DDL_LINK_SHM},
+    {"cannot share", cannot_share, 0, DDL_LINK_SHM},
+    {"dies after leaving", dies_after_leaving, 1 << VICTIM, DDL_LINK_SHM},
+    {"dies unseen", dies_unseen, 1 << VICTIM, DDL_LINK_SHM},
 };
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    arrived = map_shared(sizeof *arrived);
-    for (size_t t = 0; t < sizeof tests / sizeof *tests; t++)
-        if (is_asked_for(&tests[t], argc, argv)) {
-            atomic_store(arrived, 0);
-            run_process_test(&tests[t], SIZE, DDL_LINK_SHM);
-        }
-    return 0;
+    arrived = map_per_run(sizeof *arrived);
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

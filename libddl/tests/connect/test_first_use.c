@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The TCP links of a large comm are opened on first use. All comms here count as large. Ranks are
  * processes. */
-#include <dirent.h>
 
 enum { SIZE = 4, MANY = 16, VICTIM = 2, TWINS = 20 };
 #include "opening_links.h"
@@ -58,7 +57,7 @@ static void await_connections(int rank, int least, int most)
 }
 
 /* Ranks that have sent each other nothing are connected only by their control connection. */
-static int opens_what_is_used(ddl_comm *comm)
+static void opens_what_is_used(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), step = 1, near = 0;
     for (int i = 1; i < size; i++) /* the creation's trees and its barrier use these */
@@ -80,11 +79,10 @@ static int opens_what_is_used(ddl_comm *comm)
     await_connections(rank, before, 2 * (size - 1) + (rank < 2));
     reach_step(step++, size);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Both ends of all pairs open their link at the same moment. */
-static int both_open(ddl_comm *comm)
+static void both_open(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     for (int i = 0; i < TWINS; i++) {
@@ -98,11 +96,10 @@ static int both_open(ddl_comm *comm)
         ddl_comm_destroy(twin);
     }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* A living member cannot be reached. */
-static int is_out_of_reach(ddl_comm *comm)
+static void is_out_of_reach(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     int32_t word = 0;
@@ -117,31 +114,23 @@ static int is_out_of_reach(ddl_comm *comm)
               strstr(ddl_last_error(), "cannot be reached by rank 0 on "),
           "rank %d: %d %s", rank, status, ddl_last_error());
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 static const process_test tests[] = {
-    {"opens what is used", opens_what_is_used, 0, true},
-    {"both open", both_open, 0, true},
-    {"dies before dialing", dies_before_dialing, 1 << VICTIM, true},
-    {"dies after dialing", dies_after_dialing, 1 << VICTIM, true},
-    {"dies before answering", dies_before_answering, 1 << VICTIM, true},
-    {"dies after answering", dies_after_answering, 1 << VICTIM, true},
-    {"is killed", is_killed, 1 << VICTIM, true},
-    {"leaves", leaves, 0, true},
-    {"is out of reach", is_out_of_reach, 0, true},
+    {"opens what is used", opens_what_is_used, 0, DDL_LINK_TCP},
+    {"opens what is used", opens_what_is_used, 0, DDL_LINK_TCP, MANY},
+    {"both open", both_open, 0, DDL_LINK_TCP},
+    {"dies before dialing", dies_before_dialing, 1 << VICTIM, DDL_LINK_TCP},
+    {"dies after dialing", dies_after_dialing, 1 << VICTIM, DDL_LINK_TCP},
+    {"dies before answering", dies_before_answering, 1 << VICTIM, DDL_LINK_TCP},
+    {"dies after answering", dies_after_answering, 1 << VICTIM, DDL_LINK_TCP},
+    {"is killed", is_killed, 1 << VICTIM, DDL_LINK_TCP},
+    {"leaves", leaves, 0, DDL_LINK_TCP},
+    {"is out of reach", is_out_of_reach, 0, DDL_LINK_TCP},
 };
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    arrived = map_shared(sizeof *arrived);
-    for (size_t t = 0; t < sizeof tests / sizeof *tests; t++)
-        for (int size = SIZE; size <= MANY; size += MANY - SIZE) {
-            if (!is_asked_for(&tests[t], argc, argv) || (size == MANY && t > 0))
-                continue;
-            atomic_store(arrived, 0);
-            run_process_test(&tests[t], size, DDL_LINK_TCP);
-        }
-    return 0;
+    arrived = map_per_run(sizeof *arrived);
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

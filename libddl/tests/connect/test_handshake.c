@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A peer without the job's secret gets no further than the handshake, whether it dials or is
  * dialed, and whatever messages it has recorded or alters. Both sides get the reason. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
 #include <stdalign.h>
-#include <stddef.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "connect/endpoint/endpoint.h"
-#include "net/socket.h"
+#include "clients.h"
 #include "ranks.h"
 
 #define TEXT_OF(number) #number
@@ -18,29 +11,6 @@
 #define WE_SPEAK        "but this libddl speaks protocol " TEXT(DDL__PROTOCOL)
 
 enum { LIMIT_MS = 10000 };
-
-static ddl_endpoint *open_endpoint(const char *secret)
-{
-    ddl_endpoint_config config = {
-        .struct_size = sizeof config, .secret = secret, .host = "127.0.0.1"};
-    ddl_endpoint *endpoint;
-    OK(ddl_endpoint_create(&config, &endpoint));
-    return endpoint;
-}
-
-static int dial(uint16_t port)
-{
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = ddl__dial((struct sockaddr *)&to, sizeof to, ddl__deadline(LIMIT_MS));
-    CHECK(fd >= 0, "%s", strerror(errno));
-    return fd;
-}
-
-static uint16_t port_of(const ddl_endpoint *endpoint)
-{
-    return ddl__endpoint_address(endpoint)->port;
-}
 
 static ddl__hello hello_for(const ddl__job *job, const ddl_endpoint *endpoint)
 {
@@ -94,8 +64,7 @@ static middleman middleman_open(const ddl_endpoint *endpoint, message which, siz
                                 message end)
 {
     middleman b = {.which = which, .place = place, .end = end, .behind = port_of(endpoint)};
-    b.listener = ddl__listen("127.0.0.1", &b.port);
-    CHECK(b.listener >= 0, "%s", ddl__message());
+    b.listener = listen_at(&b.port);
     return b;
 }
 
@@ -575,5 +544,4 @@ int main(void)
     test_secrets("ours", "", "secret");
     test_secrets("", "theirs", "secret");
     test_member_altered();
-    return 0;
 }

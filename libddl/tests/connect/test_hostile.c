@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Invalid data from a broken or hostile peer is refused with a message and costs nothing. */
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "base/clock.h"
-#include "check.h"
+#include "clients.h"
 #include "connect/addresses/address.h"
 #include "connect/handshake/handshake.h"
 #include "connect/rendezvous/rendezvous.h"
+#include "entries.h"
 #include "net/shm/shm.h"
-#include "net/socket.h"
 #include "ranks.h"
 
 /* ------------------------------------------------------------------------------------ addresses */
@@ -75,14 +66,6 @@ static void test_address(void)
 
 /* ---------------------------------------------------------------------------------- descriptors */
 
-static unsigned count_fds(void)
-{
-    unsigned n = 0;
-    for (int fd = 0; fd < 256; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
-}
-
 /* Send one byte with n copies of the same descriptor. */
 static void pass_fds(int to, int fd, unsigned n)
 {
@@ -111,13 +94,14 @@ static void test_descriptors(void)
     int fds[2];
     char bytes[4];
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
-    unsigned before = count_fds();
+    int before = count_descriptors();
     for (unsigned room = 0; room <= DDL__PASSED_MAX; room++) {
         int passed[DDL__PASSED_MAX] = {-1, -1};
         for (unsigned n = 1; n <= 4; n++)
             pass_fds(fds[0], fds[0], n);
         CHECK(ddl__recv_with_fds(fds[1], bytes, 4, passed, room, 0), "%s", strerror(errno));
-        CHECK(count_fds() == before + room, "%u descriptors, and %u before", count_fds(), before);
+        CHECK(count_descriptors() == before + (int)room, "%d descriptors, and %d before",
+              count_descriptors(), before);
         for (unsigned i = 0; i < DDL__PASSED_MAX; i++) {
             CHECK((passed[i] >= 0) == (i < room), "%d at %u of %u", passed[i], i, room);
             if (passed[i] >= 0)
@@ -372,7 +356,7 @@ static void test_record_fields(void)
 
 typedef struct caller {
     int rank;
-    char url[64];
+    char url[URL_MAX];
 } caller;
 
 static void *rendezvous(void *argument)
@@ -392,22 +376,14 @@ static void *rendezvous(void *argument)
 /* A client with a damaged address gets the reason, and its rank stays free for the valid client. */
 static void test_damaged_record(void)
 {
-    uint16_t port = 0;
-    int listener = ddl__listen("127.0.0.1", &port);
-    CHECK(listener >= 0, "%s", ddl__message());
-    close(listener);
     caller callers[2] = {{.rank = 0}, {.rank = 1}};
-    for (int i = 0; i < 2; i++)
-        snprintf(callers[i].url, sizeof callers[i].url, "tcp://127.0.0.1:%u", port);
+    uint16_t port = choose_url(callers[0].url);
+    memcpy(callers[1].url, callers[0].url, URL_MAX);
     pthread_t threads[2];
     CHECK(!pthread_create(&threads[0], NULL, rendezvous, &callers[0]), "no thread");
 
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int64_t deadline = ddl__deadline(10000);
-    int fd;
-    while ((fd = ddl__dial((struct sockaddr *)&to, sizeof to, deadline)) < 0)
-        CHECK(ddl__now() < deadline, "%s", strerror(errno));
+    int fd = dial(port);
     const ddl__job none = {0};
     ddl__hello hello = ddl__hello_begin(&none, DDL__CONN_RENDEZVOUS, 1, 0, 2);
     ddl__session session;
@@ -439,5 +415,4 @@ int main(void)
     test_arena_holes();
     test_arena_readers();
     test_arena_entries();
-    return 0;
 }

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The soft limit of descriptors is raised only if a comm needs it. If the hard limit is too low,
  * the creation fails at once, with all numbers in the message. */
-#include <fcntl.h>
-#include <sys/resource.h>
-
 #include "processes.h"
 
 enum { RANKS = 3, SOFT = 64, LIMIT_MS = 20000, ENOUGH = 4096 };
@@ -95,5 +92,4 @@ int main(void)
         test(links, ENOUGH, false);
     }
     test(DDL_LINK_TCP, SOFT, true);
-    return 0;
 }

@@ -142,5 +142,4 @@ int main(void)
     test_hops();
     test_early_links();
     test_hosts();
-    return 0;
 }

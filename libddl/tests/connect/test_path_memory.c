@@ -2,8 +2,6 @@
 /* Paths that lead nowhere are tried last, and none of them is chosen while another is left. */
 #include "connect/addresses/path_memory.h"
 
-#include <string.h>
-
 #include "check.h"
 
 enum { HOSTS = 40 };
@@ -70,5 +68,4 @@ int main(void)
     }
     expect(&memory, HOSTS - 1, 1, -1, 1); /* only the spare path is left */
     ddl__path_memory_free(&memory);
-    return 0;
 }

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks which of many members answer at their addresses: one that listens and one that refuses do,
  * one whose backlog is full does not. */
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "base/time_limits.h"
 #include "check.h"
 #include "connect/wireup/reach.h"
+#include "entries.h"
 #include "net/socket.h"
 
 enum { SELF, LISTENS, REFUSES, SILENT, SIZE };
@@ -24,15 +19,6 @@ static ddl__wireup make_wireup(void)
     ddl__wireup w = wireup;
     w.endpoint = endpoint;
     return w;
-}
-
-/* Count the descriptors. The endpoint also has some, until it sees that a connection has ended. */
-static int count_descriptors(void)
-{
-    int n = 0;
-    for (int fd = 0; fd < 1024; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
 }
 
 /* Try all ranks but this one, for a limited time. Check that no descriptor is leaked. */
@@ -124,5 +110,4 @@ int main(void)
     close(full);
     close(bound);
     ddl_endpoint_destroy(endpoint);
-    return 0;
 }

@@ -2,9 +2,6 @@
 /* The sources of the secret: the config, DDL_SECRET, or a file that no other user can read. Without
  * libcrypto a secret is an error. */
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "connect/endpoint/endpoint.h"
 #include "connect/handshake/handshake.h"
@@ -142,5 +139,4 @@ int main(void)
     test_wrong_files();
     test_no_libcrypto();
     rmdir(folder);
-    return 0;
 }

@@ -1,38 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unauthenticated clients: many at a time, slow ones, and ones that send a lot. An endpoint limits
  * their number and the time of each, and members can connect meanwhile. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
-#include <stdatomic.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
-#include "base/clock.h"
-#include "connect/endpoint/endpoint.h"
+#include "clients.h"
 #include "connect/endpoint/rate_limit.h"
-#include "net/socket.h"
 #include "ranks.h"
 
 enum { LIMIT_MS = 20000, HANDSHAKE_MS = 10000, SOON_MS = 8000 };
 enum { NO_HELLO = 64, UNPROVEN = 1024 }; /* the limits of pending.c */
-enum { URL_MAX = 64 };
 
 static double since(int64_t start)
 {
     return 1e-9 * (double)(ddl__now() - start);
-}
-
-static int dial(uint16_t port)
-{
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = -1;
-    for (int64_t deadline = ddl__deadline(LIMIT_MS); fd < 0 && ddl__now() < deadline;)
-        if ((fd = ddl__dial((struct sockaddr *)&to, sizeof to, deadline)) < 0)
-            usleep(1000); /* it does not listen yet */
-    CHECK(fd >= 0, "%s", strerror(errno));
-    return fd;
 }
 
 static bool is_closed(int fd)
@@ -62,15 +40,6 @@ static void await_closed(const int *fds, unsigned n, unsigned want)
     }
 }
 
-static ddl_endpoint *open_endpoint(void)
-{
-    ddl_endpoint_config config = {
-        .struct_size = sizeof config, .secret = "secret", .host = "127.0.0.1"};
-    ddl_endpoint *endpoint;
-    OK(ddl_endpoint_create(&config, &endpoint));
-    return endpoint;
-}
-
 static ddl__hello right_hello(const ddl_endpoint *endpoint)
 {
     ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), DDL__CONN_TCP, 1, 0, 2);
@@ -81,7 +50,7 @@ static ddl__hello right_hello(const ddl_endpoint *endpoint)
 /* A client that knows everything except the secret, and that was challenged. */
 static int dial_challenged(const ddl_endpoint *endpoint)
 {
-    int fd = dial(ddl__endpoint_address(endpoint)->port);
+    int fd = dial(port_of(endpoint));
     ddl__hello hello = right_hello(endpoint), challenge;
     CHECK(ddl__send_all(fd, &hello, sizeof hello, ddl__deadline(LIMIT_MS)) &&
               ddl__recv_all(fd, &challenge, sizeof challenge, ddl__deadline(LIMIT_MS)) &&
@@ -93,7 +62,7 @@ static int dial_challenged(const ddl_endpoint *endpoint)
 static void check_open(const ddl_endpoint *endpoint)
 {
     int64_t start = ddl__now();
-    int fd = dial(ddl__endpoint_address(endpoint)->port);
+    int fd = dial(port_of(endpoint));
     ddl__hello hello = right_hello(endpoint);
     ddl__session session;
     CHECK(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fd, &hello, ddl__deadline(LIMIT_MS),
@@ -109,10 +78,10 @@ static void test_many_silent(void)
 {
     enum { MORE = 40 };
     int fds[NO_HELLO + MORE];
-    ddl_endpoint *endpoint = open_endpoint();
+    ddl_endpoint *endpoint = open_endpoint("secret");
     int known = dial_challenged(endpoint);
     for (unsigned i = 0; i < NO_HELLO + MORE; i++)
-        fds[i] = dial(ddl__endpoint_address(endpoint)->port);
+        fds[i] = dial(port_of(endpoint));
     await_closed(fds, NO_HELLO + MORE, MORE);
     check_open(endpoint);
     CHECK(count_closed(fds, NO_HELLO + MORE) <= MORE + 1, "more are closed than need be");
@@ -133,7 +102,7 @@ static void test_many_challenged(void)
         return; /* both ends are in this process */
     limit.rlim_cur = limit.rlim_cur < FDS ? FDS : limit.rlim_cur;
     CHECK(!setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
-    ddl_endpoint *endpoint = open_endpoint();
+    ddl_endpoint *endpoint = open_endpoint("secret");
     for (unsigned i = 0; i < UNPROVEN + MORE; i++)
         fds[i] = dial_challenged(endpoint);
     await_closed(fds, UNPROVEN + MORE, MORE);
@@ -147,8 +116,8 @@ static void test_many_challenged(void)
 static void test_talkative(void)
 {
     static const char words[1 << 16] = "GET / HTTP/1.1\r\n";
-    ddl_endpoint *endpoint = open_endpoint();
-    int fd = dial(ddl__endpoint_address(endpoint)->port);
+    ddl_endpoint *endpoint = open_endpoint("secret");
+    int fd = dial(port_of(endpoint));
     int64_t deadline = ddl__deadline(LIMIT_MS);
     bool heard = true;
     for (int i = 0; heard && i < 1024; i++)
@@ -184,17 +153,6 @@ static void begin(side *s)
     CHECK(!pthread_create(&s->thread, NULL, connect_member, s), "no thread");
 }
 
-/* Choose the URL of a rendezvous for two members, at a free port, which is returned. */
-static uint16_t choose_url(char url[URL_MAX])
-{
-    uint16_t port = 0;
-    int listener = ddl__listen("127.0.0.1", &port);
-    CHECK(listener >= 0, "%s", ddl__message());
-    close(listener);
-    snprintf(url, URL_MAX, "tcp://127.0.0.1:%u", port);
-    return port;
-}
-
 /* Each client sends a byte of a valid hello or proof now and then. Such clients connect to the
  * endpoint's listeners and to the rendezvous, where they outnumber the slots. Two members connect
  * meanwhile. */
@@ -204,12 +162,12 @@ static void test_slow(void)
     int slow[SLOW], callers[CALLERS];
     char url[URL_MAX];
     uint16_t port = choose_url(url);
-    side sides[2] = {{open_endpoint(), url, 0, 0}, {open_endpoint(), url, 1, 0}};
+    side sides[2] = {{open_endpoint("secret"), url, 0, 0}, {open_endpoint("secret"), url, 1, 0}};
     ddl__hello hello = right_hello(sides[0].endpoint);
     int64_t start = ddl__now();
     for (int i = 0; i < SLOW; i++)
-        slow[i] = i < HELLOS ? dial(ddl__endpoint_address(sides[0].endpoint)->port)
-                             : dial_challenged(sides[0].endpoint);
+        slow[i] =
+            i < HELLOS ? dial(port_of(sides[0].endpoint)) : dial_challenged(sides[0].endpoint);
     begin(&sides[0]);
     for (int i = 0; i < CALLERS; i++)
         callers[i] = dial(port);
@@ -269,10 +227,10 @@ static void test_flood(void)
     enum { FLOOD = 600, LOOK = 2 * 16, BEAT_MS = 10, WORST_MS = 10000 };
     static const char words[4096] = "GET / HTTP/1.1\r\n";
     int fds[FLOOD];
-    ddl_endpoint *endpoint = open_endpoint();
+    ddl_endpoint *endpoint = open_endpoint("secret");
     int64_t start = ddl__now();
     for (int i = 0; i < FLOOD; i++) {
-        fds[i] = dial(ddl__endpoint_address(endpoint)->port);
+        fds[i] = dial(port_of(endpoint));
         send(fds[i], words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     for (unsigned closed = 0; closed < FLOOD; usleep(1000)) {
@@ -308,7 +266,7 @@ static void *send_flood(void *argument)
     OK(ddl__job_open(&wrong, "another secret", false));
     for (; !atomic_load(&f->stop); f->n++) {
         const ddl_endpoint *endpoint = f->at[f->n % 2];
-        int fd = dial(ddl__endpoint_address(endpoint)->port);
+        int fd = dial(port_of(endpoint));
         ddl__hello hello = right_hello(endpoint);
         if (!f->speaks)
             send(fd, words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -329,7 +287,7 @@ static void test_wireup_in_flood(bool speaks)
     enum { TIMES = 5, OVERSUBSCRIBED = 2 * DDL__RATE_LIMIT_BURST + 100 };
     char url[URL_MAX];
     choose_url(url);
-    side sides[2] = {{open_endpoint(), url, 0, 0}, {open_endpoint(), url, 1, 0}};
+    side sides[2] = {{open_endpoint("secret"), url, 0, 0}, {open_endpoint("secret"), url, 1, 0}};
     ddl_endpoint *const at[2] = {sides[0].endpoint, sides[1].endpoint};
     flood f = {.at = at, .speaks = speaks};
     CHECK(!pthread_create(&f.thread, NULL, send_flood, &f), "no thread");
@@ -360,5 +318,4 @@ int main(void)
     test_many_challenged();
     test_talkative();
     test_slow();
-    return 0;
 }

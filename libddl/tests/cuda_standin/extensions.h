@@ -5,7 +5,6 @@
 #define CUDA_STANDIN_EXTENSIONS_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "cuda_abi.h"
 
@@ -14,18 +13,14 @@
 /* Queue a function as a kernel: it runs in the stream's thread, and may wait for other devices. */
 CUresult standin_launch(CUstream stream, void (*run)(void *argument, int device), void *argument);
 
-/* Bytes of a device's memory, until standin_part_drop. */
-typedef struct standin_part {
-    unsigned char *at;
-    size_t bytes;
-    void *memory;
-} standin_part;
+/* Addresses that the program has got, or registered. */
+typedef struct range range;
 
-/* Return the first piece of the bytes, which may be in several pieces. Aborts if the device must
- * not access them. */
-standin_part standin_part_take(CUdeviceptr address, size_t bytes, int device, bool writes,
-                               const char *user);
-void standin_part_drop(standin_part *part);
+/* Without the lock: set `at` to where the stand-in can access these bytes until standin_unuse.
+ * Aborts if the device must not access them, which a real device reports as an illegal address. */
+range *standin_use(uintptr_t address, size_t bytes, int device, bool writes, const char *user,
+                   unsigned char **at);
+void standin_unuse(range *r);
 
 #pragma GCC visibility pop
 

@@ -2,8 +2,6 @@
 /* Operations on buffers of a GPU, on the stand-in for libcuda.so.1: they have the bits of the same
  * operations on host memory, and run between the caller's previous and later work in the stream.
  * Ranks are processes. */
-#include <pthread.h>
-
 #include "base/dtype.h"
 #include "device_calls.h"
 #include "device_runs.h"
@@ -24,7 +22,7 @@ enum {
 static unsigned sample = SANITIZED ? 19 : 7;
 
 /* Every operation of every dtype, in and out of place. */
-static int operations(ddl_comm *comm)
+static void operations(ddl_comm *comm)
 {
     static const int64_t counts[] = {0, 1, 1000, SANITIZED ? 7001 : 70001};
     device_start_of(comm);
@@ -37,7 +35,6 @@ static int operations(ddl_comm *comm)
                         (!calls[kind].reduces || ddl__reduces(dtype, DDL_SUM)))
                         compare(comm, kind, dtype, counts[n], in_place);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* A call of the test below, with its position in one array for each side. */
@@ -68,7 +65,7 @@ static void submit_small(ddl_comm *comm, const small_call *made, int n, uint32_t
 
 /* A group of small all-reduces of two kinds, with scales that differ by rank, and of one that is
  * not packed: the GPU starts the engine twice for those of 3 MiB, and once for those of 1.5 MiB. */
-static int packed(ddl_comm *comm)
+static void packed(ddl_comm *comm)
 {
     enum { N = 180, ROOM = 1300000 };
     static const int lengths[] = {30000, 0, 7, 3333, 1};
@@ -108,22 +105,20 @@ static int packed(ddl_comm *comm)
     for (int i = 0; i < ROOM; i++)
         CHECK(seen[i] == recv[i], "word %d is %u, not %u", i, seen[i], recv[i]);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Operations with several times as many chunks as slots. */
-static int many_chunks(ddl_comm *comm)
+static void many_chunks(ddl_comm *comm)
 {
     device_start_of(comm);
     for (int kind = 0; kind < KINDS; kind += RACES ? KINDS : SANITIZED ? 3 : 1)
         compare(comm, kind, DDL_F32,
                 calls[kind].sent < 0 || calls[kind].received < 0 ? BLOCK_LONG : LONG, kind % 2);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* A training step: the stream computes, reduces, and continues, while the host is ahead of it. */
-static int stream_order(ddl_comm *comm)
+static void stream_order(ddl_comm *comm)
 {
     enum { STEPS = 20, WORDS = 300000 };
     device_start_of(comm);
@@ -161,12 +156,11 @@ static int stream_order(ddl_comm *comm)
         ddl_work_destroy(works[step]);
     }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* A group of operations of all shapes, submitted repeatedly: more than the slots, with two
  * operations that have separate memory, at one position of the stream. */
-static int group(ddl_comm *comm)
+static void group(ddl_comm *comm)
 {
     enum { SMALL = 20, WORDS = 1000, LARGE = 700000, TIMES = 3 };
     device_start_of(comm);
@@ -218,11 +212,10 @@ static int group(ddl_comm *comm)
     OK(ddl_group_submit(empty, &on_device, NULL));
     ddl_group_destroy(empty);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* The ways to wait for a call. */
-static int completion(ddl_comm *comm)
+static void completion(ddl_comm *comm)
 {
     device_start_of(comm);
     enum { N = 5, WORDS = 1 << 20 };
@@ -255,17 +248,9 @@ static int completion(ddl_comm *comm)
     ddl_work_destroy(work); /* abandoned */
     OK(ddl_barrier(comm, &on_device, NULL));
     ddl_comm_destroy(comm);
-    return 0;
 }
 
-#define REFUSED(call, want, words)                                                                 \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == (want) && strstr(ddl_last_error(), words), "%d %s", status_,              \
-              ddl_last_error());                                                                   \
-    } while (0)
-
-static int refusals(ddl_comm *comm)
+static void refusals(ddl_comm *comm)
 {
     device_start_of(comm);
     float host[4] = {0}, *device = device_alloc(sizeof host);
@@ -305,7 +290,6 @@ static int refusals(ddl_comm *comm)
     REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "options.memory is 2");
     OK(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &on_device, NULL));
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Make calls in a thread without a context. */
@@ -319,12 +303,12 @@ static void *without_context(void *argument)
 }
 
 /* Threads without a context, and streams and buffers of another GPU. */
-static int contexts(ddl_comm *comm)
+static void contexts(ddl_comm *comm)
 {
     setenv("DDL_STANDIN_DEVICES", "2", 1);
     device_start();
     if (device_count() < 2)
-        return 0;
+        return;
     uint32_t words[4] = {1, 1, 1, 1}, *buffer = device_copy(words, sizeof words), *other;
     void *argument[] = {comm, buffer};
     pthread_t thread;
@@ -348,17 +332,16 @@ static int contexts(ddl_comm *comm)
             "is on GPU 1, but this comm uses GPU 0");
     OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &on_device, NULL));
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* The first call is a barrier, which has no buffer: its stream determines the GPU, not the thread's
  * context. */
-static int first_barrier(ddl_comm *comm)
+static void first_barrier(ddl_comm *comm)
 {
     setenv("DDL_STANDIN_DEVICES", "2", 1);
     device_start();
     if (device_count() < 2)
-        return 0;
+        return;
     uint32_t words[4], *buffer;
     CUcontext first, second;
     CU(cuCtxGetCurrent(&first));
@@ -376,7 +359,6 @@ static int first_barrier(ddl_comm *comm)
     device_read(words, buffer, sizeof words);
     CHECK(words[3] == SIZE, "%u", words[3]);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 int main(int argc, char **argv)
@@ -394,5 +376,4 @@ int main(int argc, char **argv)
     if (argc > 2)
         sample = (unsigned)atoi(argv[2]);
     run_device_tests(tests, sizeof tests / sizeof *tests, argc, argv);
-    return 0;
 }

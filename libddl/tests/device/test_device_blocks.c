@@ -8,7 +8,7 @@
 enum { SIZE = RANKS };
 
 /* Uneven blocks with gaps between them, which must not change. Some blocks are empty. */
-static int uneven(ddl_comm *comm)
+static void uneven(ddl_comm *comm)
 {
     enum { GAP = 3, ROOM = 40000, KINDS_V = 5 };
     device_start_of(comm);
@@ -67,11 +67,10 @@ static int uneven(ddl_comm *comm)
                 free(seen);
             }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Blocks that are longer than a slot use separate memory, which is reused. */
-static int uneven_large(ddl_comm *comm)
+static void uneven_large(ddl_comm *comm)
 {
     enum { MOST = 6 << 20 };
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -96,11 +95,10 @@ static int uneven_large(ddl_comm *comm)
         free(words);
     }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* The last rank has nothing to send or receive. */
-static int uneven_nothing(ddl_comm *comm)
+static void uneven_nothing(ddl_comm *comm)
 {
     enum { WORDS = 40 };
     int rank = ddl_comm_rank(comm), last = SIZE - 1;
@@ -123,7 +121,6 @@ static int uneven_nothing(ddl_comm *comm)
         CHECK(seen[i] == expected, "%d is %d, not %d", i, seen[i], expected);
     }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 static void compare_ordered(ddl_comm *comm, const int *owners, int workers, ddl_dtype dtype,
@@ -164,7 +161,7 @@ static void compare_ordered(ddl_comm *comm, const int *owners, int workers, ddl_
 
 /* Sums over workers that are not neighbours, over one rank's workers, and over many parts, up to
  * more than the kernel takes. */
-static int ordered(ddl_comm *comm)
+static void ordered(ddl_comm *comm)
 {
     enum { FEW = 5, MANY = 60, TOO_MANY = 66, COUNT = 700000 };
     static const int few[FEW] = {0, 1, 1, 2, 0}, of_one[] = {2, 2, 2};
@@ -183,11 +180,10 @@ static int ordered(ddl_comm *comm)
     compare_ordered(comm, many, MANY, DDL_F32, DDL_AVERAGE, 70);
     compare_ordered(comm, many, TOO_MANY, DDL_F32, DDL_SUM, 70);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* The blocks start as far into the receive buffer as the memories of the two sides are apart. */
-static int displaced(ddl_comm *comm)
+static void displaced(ddl_comm *comm)
 {
     enum { COUNT = 16, ROOM = 80 };
     device_start_of(comm);
@@ -202,7 +198,6 @@ static int displaced(ddl_comm *comm)
     device_read(seen, device_recv, sizeof seen);
     CHECK(!memcmp(seen, recv, sizeof seen), "other bits");
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 int main(int argc, char **argv)
@@ -213,5 +208,4 @@ int main(int argc, char **argv)
                                         {"nothing", uneven_nothing, false, false},
                                         {"large", uneven_large, false, false}};
     run_device_tests(tests, sizeof tests / sizeof *tests, argc, argv);
-    return 0;
 }

@@ -37,7 +37,7 @@ static void go_on(ddl_comm *comm, uint32_t *buffer, CUstream stream)
 }
 
 /* A rank is killed while operations are pending. */
-static int death(ddl_comm *comm)
+static void death(ddl_comm *comm)
 {
     device_start_of(comm);
     CUstream stream = device_stream();
@@ -68,7 +68,6 @@ static int death(ddl_comm *comm)
     CHECK(seconds() - start < 30, "told after %.1f s", seconds() - start);
     await_stream(stream, "after the death");
     go_on(comm, buffer, stream);
-    return 0;
 }
 
 /* Check that calls on the dead comm only return the error, however many there are. The first call
@@ -88,19 +87,18 @@ static void call_in_vain(ddl_comm *comm, uint32_t *buffer)
 }
 
 /* A rank dies before the ranks have found out whether they can use NCCL. */
-static int early_death(ddl_comm *comm)
+static void early_death(ddl_comm *comm)
 {
     device_start_of(comm);
     uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
     if (ddl_comm_rank(comm) == VICTIM)
         raise(SIGKILL);
     call_in_vain(comm, buffer);
-    return 0;
 }
 
 /* A stream does not reach the operation in time: the comm ends, and when the stream does reach the
  * operation, it continues. */
-static int limit(ddl_comm *comm)
+static void limit(ddl_comm *comm)
 {
     device_start_of(comm);
     CUstream stream = device_stream();
@@ -122,11 +120,10 @@ static int limit(ddl_comm *comm)
     atomic_store(word, 1);
     await_stream(stream, "after the limit");
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* The comm is destroyed while its operations are pending. */
-static int destroyed(ddl_comm *comm)
+static void destroyed(ddl_comm *comm)
 {
     device_start_of(comm);
     CUstream stream = device_stream();
@@ -146,7 +143,6 @@ static int destroyed(ddl_comm *comm)
         ddl_work_destroy(works[i]);
     }
     await_stream(stream, "after the comm");
-    return 0;
 }
 
 /* Each of the driver's functions fails once, in one of its first calls, on one rank. `failing`
@@ -156,7 +152,7 @@ static char failing[64];
 static atomic_int *n_failed; /* number of times that it ended the rank's operations */
 static atomic_int *n_met; /* number of times that the call failed without the rank being killed */
 
-static int driver_error(ddl_comm *comm)
+static void driver_error(ddl_comm *comm)
 {
     bool fails = ddl_comm_rank(comm) == victim;
     if (fails)
@@ -207,7 +203,6 @@ static int driver_error(ddl_comm *comm)
         CHECK(strstr(text, "CUDA_ERROR") || strstr(text, "a GPU"), "%s", text);
     ddl_comm_destroy(comm);
     cuStreamSynchronize(stream);
-    return 0;
 }
 
 static bool has_met; /* whether the call failed in the last try */
@@ -220,7 +215,9 @@ static int try_driver_error(const char *function, int nth)
     n_failed = map_shared(2 * sizeof *n_failed);
     n_met = n_failed + 1;
     snprintf(failing, sizeof failing, "%s:%d", function, nth);
-    run_processes(SIZE, nth % 2 ? DDL_LINK_SHM : DDL_LINK_TCP, driver_error, 60, status);
+    run_processes(
+        &(process_test){failing, driver_error, .links = nth % 2 ? DDL_LINK_SHM : DDL_LINK_TCP},
+        SIZE, status);
     for (int rank = 0; rank < SIZE; rank++)
         CHECK(status[rank] == 0 || (rank == victim && WIFSIGNALED(status[rank])),
               "%s: rank %d ended with %x", failing, rank, (unsigned)status[rank]);
@@ -277,10 +274,10 @@ static void try_identity_error(void)
 
 int main(int argc, char **argv)
 {
-    static const process_test tests[] = {{"death", death, 1 << VICTIM, false},
-                                         {"early_death", early_death, 1 << VICTIM, false},
-                                         {"limit", limit, 0, false},
-                                         {"destroyed", destroyed, 0, false}};
+    static const process_test tests[] = {{"death", death, 1 << VICTIM},
+                                         {"early_death", early_death, 1 << VICTIM},
+                                         {"limit", limit, 0},
+                                         {"destroyed", destroyed, 0}};
     for (int finds_way = 0; finds_way < 2; finds_way++) {
         setenv("DDL_GPU_DIRECT_BYTES", finds_way ? "1" : "0", 1);
         run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
@@ -291,5 +288,4 @@ int main(int argc, char **argv)
         try_driver_errors();
     if (argc < 2 || !strcmp(argv[1], "identity"))
         try_identity_error();
-    return 0;
 }

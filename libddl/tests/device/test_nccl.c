@@ -7,6 +7,9 @@
 enum { WORDS = 100000, LIMIT = 20, SAMPLE = SANITIZED ? 7 : 1 };
 
 static unsigned long long (*nccl_operations)(void);
+static CUstream mine; /* this rank's stream, in which operations with `options` run */
+static ddl_options options;
+static uint32_t *buffer; /* of WORDS */
 
 /* Use GPU number `rank`. */
 static void start(const ddl_comm *comm)
@@ -15,6 +18,10 @@ static void start(const ddl_comm *comm)
     CHECK(library, "%s", dlerror());
     *(void **)&nccl_operations = dlsym(library, "standin_nccl_operations");
     device_start_on(ddl_comm_rank(comm));
+    mine = device_stream();
+    options = on_device;
+    options.stream = mine;
+    buffer = device_alloc(4 * WORDS);
 }
 
 static void check_path(const char *what, bool by_nccl)
@@ -36,7 +43,7 @@ static void await_stream(CUstream stream, const char *when)
 /* --------------------------------------------------------------------------------- the results */
 
 /* On one host, each operation has the result of the same operation on host memory. */
-static int operations(ddl_comm *comm)
+static void operations(ddl_comm *comm)
 {
     static const ddl_dtype dtypes[] = {DDL_F32, DDL_BF16, DDL_I64, DDL_U8, DDL_F64};
     static const int64_t counts[] = {1, 1000, SANITIZED ? 7001 : 70001};
@@ -50,7 +57,6 @@ static int operations(ddl_comm *comm)
                         compare(comm, kind, dtypes[d], counts[n], in_place);
     check_path("all operations", true);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 typedef struct reduction {
@@ -59,20 +65,20 @@ typedef struct reduction {
     bool on_one_host, by_nccl; /* by_nccl: NCCL supports it; between hosts libddl divides */
 } reduction;
 
-static void load(void *buffer, int64_t count, ddl_dtype dtype, int rank)
+static void load(void *to, int64_t count, ddl_dtype dtype, int rank)
 {
     for (int64_t i = 0; i < count; i++) {
         int value = (int)(i * 5 + rank * 3) % 7 + 1;
         if (dtype == DDL_F32)
-            ((float *)buffer)[i] = (float)value;
+            ((float *)to)[i] = (float)value;
         else if (dtype == DDL_F64)
-            ((double *)buffer)[i] = value;
+            ((double *)to)[i] = value;
         else if (dtype == DDL_I32)
-            ((int32_t *)buffer)[i] = value - 4;
+            ((int32_t *)to)[i] = value - 4;
         else if (dtype == DDL_I16)
-            ((int16_t *)buffer)[i] = (int16_t)(value - 4);
+            ((int16_t *)to)[i] = (int16_t)(value - 4);
         else
-            ((uint8_t *)buffer)[i] = (uint8_t)value;
+            ((uint8_t *)to)[i] = (uint8_t)value;
     }
 }
 
@@ -115,17 +121,16 @@ static void compare_reductions(ddl_comm *comm, int64_t count)
     }
 }
 
-static int reductions(ddl_comm *comm)
+static void reductions(ddl_comm *comm)
 {
     start(comm);
     compare_reductions(comm, 1000);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* On several hosts: all-reduces of one chunk, of one chunk and a remainder, and of more chunks than
  * slots. Other operations use host memory. */
-static int hosts(ddl_comm *comm)
+static void hosts(ddl_comm *comm)
 {
     enum { SLOT = 2 << 20, SEVERAL = 2 * (SANITIZED ? 2 : 9) * SLOT / 4 + 3 };
     start(comm);
@@ -139,24 +144,20 @@ static int hosts(ddl_comm *comm)
     for (int kind = 1; kind < KINDS; kind++)
         compare(comm, kind, DDL_I64, 1000, kind % 2);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* ----------------------------------------------------------------------------------- the stream */
 
 /* Many operations without a wait of the host. An operation's operand is what the stream has written
  * before it, not what it writes afterwards. */
-static int stream(ddl_comm *comm)
+static void stream(ddl_comm *comm)
 {
     enum { STEPS = 12 };
     start(comm);
-    CUstream mine = device_stream();
     unsigned rank = (unsigned)ddl_comm_rank(comm), size = (unsigned)ddl_comm_size(comm);
     uint32_t *send = device_alloc(4 * WORDS), *recv = device_alloc(4 * WORDS);
     uint32_t *kept = device_alloc(4 * STEPS), seen[STEPS];
-    ddl_options options = on_device;
     ddl_work *works[STEPS];
-    options.stream = mine;
     for (unsigned step = 0; step < STEPS; step++) {
         CU(cuMemsetD32Async(device_address(send), rank + step, WORDS, mine));
         OK(ddl_allreduce(comm, send, recv, WORDS, DDL_U32, DDL_SUM, &options, &works[step]));
@@ -175,11 +176,10 @@ static int stream(ddl_comm *comm)
         CHECK(seen[step] == size * (size - 1) / 2 + size * step, "step %u: %u", step, seen[step]);
     check_path("a stream", true);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Long and short operations in one group, three times. */
-static int groups(ddl_comm *comm)
+static void groups(ddl_comm *comm)
 {
     enum { SHORT = 10 };
     start(comm);
@@ -188,8 +188,8 @@ static int groups(ddl_comm *comm)
     int64_t words[3] = {WORDS, SHORT, WORDS + 1};
     ddl_group *group;
     OK(ddl_group_create(comm, &group));
-    ddl_options options = on_device;
-    options.group = group;
+    options.group = group; /* ddl_group_submit gets the stream */
+    options.stream = NULL;
     for (int i = 0; i < 3; i++) {
         buffers[i] = device_alloc(4 * (size_t)words[i]);
         OK(ddl_allreduce(comm, NULL, buffers[i], words[i], DDL_U32, DDL_SUM, &options, NULL));
@@ -207,7 +207,6 @@ static int groups(ddl_comm *comm)
     check_path("a group", true);
     ddl_group_destroy(group);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* ----------------------------------------------------------------------- where NCCL is not used */
@@ -219,57 +218,50 @@ static void check_without(ddl_comm *comm, const char *what)
     ddl_comm_destroy(comm);
 }
 
-static int turned_off(ddl_comm *comm)
+static void turned_off(ddl_comm *comm)
 {
     setenv("DDL_GPU_NCCL", "0", 1);
     start(comm);
     check_without(comm, "turned off");
-    return 0;
 }
 
-static int too_old(ddl_comm *comm)
+static void too_old(ddl_comm *comm)
 {
     if (ddl_comm_rank(comm) == 1)
         setenv("DDL_STANDIN_NCCL", "old", 1);
     start(comm);
     check_without(comm, "an old version on one rank");
-    return 0;
 }
 
-static int broken(ddl_comm *comm)
+static void broken(ddl_comm *comm)
 {
     setenv("DDL_STANDIN_NCCL", "broken", 1);
     start(comm);
     check_without(comm, "one rank that cannot begin");
-    return 0;
 }
 
 /* Two of the ranks share a GPU. */
-static int shared_gpu(ddl_comm *comm)
+static void shared_gpu(ddl_comm *comm)
 {
     start(comm);
     CUcontext context;
     CU(cuDevicePrimaryCtxRetain(&context, ddl_comm_rank(comm) / 2));
     CU(cuCtxSetCurrent(context));
     check_without(comm, "two ranks on one GPU");
-    return 0;
 }
 
-static int of_one_rank(ddl_comm *comm)
+static void of_one_rank(ddl_comm *comm)
 {
     start(comm);
     check_without(comm, "hosts of one rank");
-    return 0;
 }
 
 /* ------------------------------------------------------------------------------------- failures */
 
 /* Check one all-reduce by NCCL. */
-static void check_sum(ddl_comm *comm, CUstream mine)
+static void check_sum(ddl_comm *comm)
 {
-    uint32_t last, *buffer = device_alloc(4 * WORDS);
-    ddl_options options = on_device;
-    options.stream = mine;
+    uint32_t last;
     CU(cuMemsetD32Async(device_address(buffer), 3, WORDS, mine));
     OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL));
     device_read(&last, buffer + WORDS - 1, sizeof last);
@@ -278,15 +270,11 @@ static void check_sum(ddl_comm *comm, CUstream mine)
 
 /* Rank 1 makes a different call. All ranks get an error with both calls, and NCCL, which hangs
  * because of it, is aborted. */
-static int difference(ddl_comm *comm)
+static void difference(ddl_comm *comm)
 {
     start(comm);
-    CUstream mine = device_stream();
-    check_sum(comm, mine);
+    check_sum(comm);
     bool odd = ddl_comm_rank(comm) == 1;
-    float *buffer = device_alloc(4 * WORDS);
-    ddl_options options = on_device;
-    options.stream = mine;
     ddl_status status =
         ddl_allreduce(comm, NULL, buffer, odd ? 999 : 1000, DDL_F32, DDL_SUM, &options, NULL);
     CHECK(status == DDL_EMISMATCH && strstr(ddl_last_error(), "all-reduce(f32, 1000, sum)") &&
@@ -295,21 +283,16 @@ static int difference(ddl_comm *comm)
     await_stream(mine, "after the difference");
     check_path("a difference", true);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Rank 1 dies during an operation of NCCL. The other ranks get an error, their streams continue,
  * and so do they, without rank 1. */
-static int death(ddl_comm *comm)
+static void death(ddl_comm *comm)
 {
     enum { CALLS = 64 };
     start(comm);
-    CUstream mine = device_stream();
-    uint32_t *buffer = device_alloc(4 * WORDS);
-    ddl_options options = on_device;
     ddl_work *works[CALLS];
-    check_sum(comm, mine);
-    options.stream = mine;
+    check_sum(comm);
     if (ddl_comm_rank(comm) == 1) {
         OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &works[0]));
         await_ready(ddl_comm_size(comm) - 1);
@@ -332,19 +315,17 @@ static int death(ddl_comm *comm)
     OK(ddl_comm_shrink(comm, NULL, &next));
     ddl_comm_destroy(comm);
     unsigned long long before = nccl_operations();
-    check_sum(next, mine);
+    check_sum(next);
     CHECK((ddl_comm_size(next) > 2 && getenv("DDL_OPTIONS")) || nccl_operations() > before,
           "the survivors do not use NCCL");
     ddl_comm_destroy(next);
-    return 0;
 }
 
 /* Rank 1 dies while no operation is pending. */
-static int idle_death(ddl_comm *comm)
+static void idle_death(ddl_comm *comm)
 {
     start(comm);
-    CUstream mine = device_stream();
-    check_sum(comm, mine);
+    check_sum(comm);
     if (ddl_comm_rank(comm) == 1) {
         await_ready(ddl_comm_size(comm) - 1);
         raise(SIGKILL);
@@ -357,28 +338,23 @@ static int idle_death(ddl_comm *comm)
     double begin = seconds();
     ddl_comm_destroy(comm);
     CHECK(seconds() - begin < 5, "destroyed after %.1f s", seconds() - begin);
-    check_sum(next, mine);
+    check_sum(next);
     ddl_comm_destroy(next);
-    return 0;
 }
 
 /* Rank 1 is stopped, and expelled. NCCL waits for it as long as it lives; the other ranks do
  * not. */
-static int stopped(ddl_comm *comm)
+static void stopped(ddl_comm *comm)
 {
     start(comm);
-    CUstream mine = device_stream();
     int32_t pids[PROCESSES_MAX], own = (int32_t)getpid();
     OK(ddl_allgather(comm, &own, pids, 1, DDL_I32, NULL, NULL));
-    check_sum(comm, mine);
+    check_sum(comm);
     if (ddl_comm_rank(comm) == 1) {
         raise(SIGSTOP);
         pause();
     }
-    uint32_t *buffer = device_alloc(4 * WORDS);
-    ddl_options options = on_device;
     ddl_work *work;
-    options.stream = mine;
     OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &work));
     become_ready();
     if (ddl_comm_rank(comm) == 0) {
@@ -393,34 +369,31 @@ static int stopped(ddl_comm *comm)
     ddl_comm_destroy(comm);
     CHECK(seconds() - begin < 8, "destroyed after %.1f s", seconds() - begin);
     kill(pids[1], SIGKILL);
-    return 0;
 }
 
 /* One rank destroys a comm before it uses another one, the other ranks do it in the opposite
  * order. */
-static int orders(ddl_comm *comm)
+static void orders(ddl_comm *comm)
 {
     start(comm);
-    CUstream mine = device_stream();
     ddl_comm *other;
     OK(ddl_comm_duplicate(comm, NULL, &other));
-    check_sum(comm, mine);
-    check_sum(other, mine);
+    check_sum(comm);
+    check_sum(other);
     if (ddl_comm_rank(comm))
-        check_sum(other, mine);
+        check_sum(other);
     ddl_comm_destroy(comm);
     if (!ddl_comm_rank(other))
-        check_sum(other, mine);
+        check_sum(other);
     ddl_comm_destroy(other);
-    return 0;
 }
 
 /* The root's part of broadcasts ends before the other ranks have called them. */
-static int early_roots(ddl_comm *comm)
+static void early_roots(ddl_comm *comm)
 {
     enum { CALLS = 20, SHORT = 100 };
     start(comm);
-    uint32_t seen[SHORT], *buffer = device_alloc(4 * SHORT);
+    uint32_t seen[SHORT];
     ddl_work *work;
     for (int i = 0; i < CALLS; i++) {
         unsigned root = (unsigned)(i % ddl_comm_size(comm));
@@ -436,45 +409,34 @@ static int early_roots(ddl_comm *comm)
     check_path("broadcasts", true);
     OK(ddl_barrier(comm, NULL, NULL)); /* the last one may be pending */
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Rank 1's stream does not reach the operation in time. */
-static int late(ddl_comm *comm)
+static void late(ddl_comm *comm)
 {
     start(comm);
-    CUstream mine = device_stream();
-    uint32_t *buffer = device_alloc(4 * WORDS);
     atomic_uint *word;
     CUdeviceptr device_word;
-    check_sum(comm, mine);
+    check_sum(comm);
     CU(cuMemHostAlloc((void **)&word, sizeof *word, CU_MEMHOSTALLOC_DEVICEMAP));
     CU(cuMemHostGetDevicePointer_v2(&device_word, word, 0));
     atomic_store(word, 0);
-    ddl_options options = on_device;
-    options.stream = mine;
     options.timeout_ms = 300;
     if (ddl_comm_rank(comm) == 1)
         CU(cuStreamWaitValue32_v2(mine, device_word, 1, CU_STREAM_WAIT_VALUE_GEQ));
     ddl_status status = ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL);
-    CHECK(status == DDL_EEXPIRED && strstr(ddl_last_error(), "ran past its limit of 300 ms"),
-          "%d %s", status, ddl_last_error());
+    REFUSED(status, DDL_EEXPIRED, "ran past its limit of 300 ms");
     atomic_store(word, 1);
     await_stream(mine, "after the limit");
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* The comm is destroyed during an operation of NCCL. */
-static int destroyed(ddl_comm *comm)
+static void destroyed(ddl_comm *comm)
 {
     enum { CALLS = 8 };
     start(comm);
-    CUstream mine = device_stream();
-    uint32_t *buffer = device_alloc(4 * WORDS);
-    ddl_options options = on_device;
     ddl_work *works[CALLS];
-    options.stream = mine;
     int n = 0;
     while (n < CALLS && ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options,
                                       &works[n]) == DDL_OK)
@@ -483,51 +445,35 @@ static int destroyed(ddl_comm *comm)
     for (int i = 0; i < n; i++)
         ddl_work_destroy(works[i]);
     await_stream(mine, "after the comm");
-    return 0;
 }
-
-typedef struct nccl_test {
-    process_test test;
-    int size;
-    const char *mode; /* mode string of the hosts; NULL: one host */
-} nccl_test;
 
 int main(int argc, char **argv)
 {
-    static const nccl_test tests[] = {
-        {{"operations", operations, 0, false}, 3, NULL},
-        {{"reductions", reductions, 0, false}, 4, NULL},
-        {{"hosts", hosts, 0, false}, 4, "-mode d:2x2"},
-        {{"stream", stream, 0, false}, 3, NULL},
-        {{"stream_hosts", stream, 0, false}, 4, "-mode d:2x2"},
-        {{"groups", groups, 0, false}, 2, NULL},
-        {{"groups_hosts", groups, 0, false}, 4, "-mode d:2x2"},
-        {{"turned_off", turned_off, 0, false}, 3, NULL},
-        {{"too_old", too_old, 0, false}, 3, NULL},
-        {{"broken", broken, 0, false}, 3, NULL},
-        {{"shared_gpu", shared_gpu, 0, false}, 3, NULL},
-        {{"of_one_rank", of_one_rank, 0, false}, 2, "-mode d:1x2"},
-        {{"difference", difference, 0, false}, 3, NULL},
-        {{"difference_hosts", difference, 0, false}, 4, "-mode d:2x2"},
-        {{"death", death, 2, false}, 3, NULL},
-        {{"death_hosts", death, 2, false}, 4, "-mode d:2x2"},
-        {{"idle_death", idle_death, 2, false}, 3, NULL},
-        {{"stopped", stopped, 2, false}, 3, NULL},
-        {{"orders", orders, 0, false}, 2, NULL},
-        {{"early_roots", early_roots, 0, false}, 3, NULL},
-        {{"late", late, 0, false}, 3, NULL},
-        {{"destroyed", destroyed, 0, false}, 3, NULL}};
+    static const process_test tests[] = {
+        {"operations", operations, 0, DDL_LINK_SHM},
+        {"reductions", reductions, 0, DDL_LINK_SHM, 4},
+        {"hosts", hosts, 0, DDL_LINK_SHM, 4, .settings = {"DDL_OPTIONS=-mode d:2x2"}},
+        {"stream", stream, 0, DDL_LINK_SHM},
+        {"stream_hosts", stream, 0, DDL_LINK_SHM, 4, .settings = {"DDL_OPTIONS=-mode d:2x2"}},
+        {"groups", groups, 0, DDL_LINK_SHM, 2},
+        {"groups_hosts", groups, 0, DDL_LINK_SHM, 4, .settings = {"DDL_OPTIONS=-mode d:2x2"}},
+        {"turned_off", turned_off, 0, DDL_LINK_SHM},
+        {"too_old", too_old, 0, DDL_LINK_SHM},
+        {"broken", broken, 0, DDL_LINK_SHM},
+        {"shared_gpu", shared_gpu, 0, DDL_LINK_SHM},
+        {"of_one_rank", of_one_rank, 0, DDL_LINK_SHM, 2, .settings = {"DDL_OPTIONS=-mode d:1x2"}},
+        {"difference", difference, 0, DDL_LINK_SHM},
+        {"difference_hosts", difference, 0, DDL_LINK_SHM, 4,
+         .settings = {"DDL_OPTIONS=-mode d:2x2"}},
+        {"death", death, 2, DDL_LINK_SHM},
+        {"death_hosts", death, 2, DDL_LINK_SHM, 4, .settings = {"DDL_OPTIONS=-mode d:2x2"}},
+        {"idle_death", idle_death, 2, DDL_LINK_SHM},
+        {"stopped", stopped, 2, DDL_LINK_SHM},
+        {"orders", orders, 0, DDL_LINK_SHM, 2},
+        {"early_roots", early_roots, 0, DDL_LINK_SHM},
+        {"late", late, 0, DDL_LINK_SHM},
+        {"destroyed", destroyed, 0, DDL_LINK_SHM}};
     setenv("DDL_GPU_DIRECT_BYTES", "1", 1);
     setenv("DDL_STANDIN_DEVICES", "4", 1);
-    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
-        if (!is_asked_for(&tests[i].test, argc, argv))
-            continue;
-        if (tests[i].mode)
-            setenv("DDL_OPTIONS", tests[i].mode, 1);
-        else
-            unsetenv("DDL_OPTIONS");
-        run_process_test(&tests[i].test, tests[i].size, DDL_LINK_SHM);
-    }
-    return 0;
+    run_process_tests(tests, sizeof tests / sizeof *tests, 3, argc, argv);
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A comm is destroyed while other threads wait for its works, or are about to. */
-#include <pthread.h>
-
 #include "processes.h"
 
 enum { SIZE = 2, WAITERS = 3, ROUNDS = 20 };
@@ -39,7 +37,7 @@ static void destroy_under_waiters(ddl_comm *comm, int delay_us)
         pthread_join(threads[i], NULL);
 }
 
-static int destroyed(ddl_comm *comm)
+static void destroyed(ddl_comm *comm)
 {
     start_together(comm);
     for (int round = 0; round < ROUNDS; round++) {
@@ -52,12 +50,10 @@ static int destroyed(ddl_comm *comm)
             ddl_comm_destroy(twin);
     }
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    static const process_test tests[] = {{"destroyed", destroyed, 0, false}};
+    static const process_test tests[] = {{"destroyed", destroyed, 0}};
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
-    return 0;
 }

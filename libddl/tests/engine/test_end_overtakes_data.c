@@ -3,8 +3,6 @@
  * have all arrived still succeeds, so that no rank reports an error for an operation that the
  * others have completed. A link of rank 0 is made to look empty until the data and the notice have
  * arrived. */
-#include <unistd.h>
-
 #include "comm/comm.h"
 #include "ranks.h"
 
@@ -84,7 +82,6 @@ static void receive_notice(void)
 /* The failure detector delivers the notice, while the driver polls. */
 static void by_detector(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     if (ddl_comm_rank(comm) == 0) {
         hold_back(comm);
         atomic_store(&first_look, receive_notice);
@@ -115,14 +112,12 @@ static void add_in_background(ddl_comm *comm, void (*end)(ddl_comm *comm, ddl_wo
 
 static void end_by_detector(ddl_comm *comm, ddl_work *work)
 {
-    (void)comm;
     ddl__engine_fail(engine, DDL_EPEER, "reported by the detector");
     OK(ddl_work_wait(work, -1));
 }
 
 static void by_detector_in_background(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     add_in_background(comm, end_by_detector);
     check_dead(comm, DDL_EPEER, "reported by the detector");
 }
@@ -139,7 +134,6 @@ static void await_abort(void)
  * a barrier takes the data of that rank before it needs those of rank 1. */
 static void by_link(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     int rank = ddl_comm_rank(comm);
     ddl_work *work;
     if (rank == 0) {
@@ -175,7 +169,6 @@ static void end_by_abort(ddl_comm *comm, ddl_work *work)
 
 static void by_this_rank(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     add_in_background(comm, end_by_abort);
     check_dead(comm, DDL_EABORTED, "enough");
 }
@@ -200,5 +193,4 @@ int main(int argc, char **argv)
             printf("%s %s\n", tests[t].name, links == DDL_LINK_SHM ? "shm" : "tcp");
             fflush(stdout);
         }
-    return 0;
 }

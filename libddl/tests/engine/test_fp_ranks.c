@@ -2,9 +2,6 @@
 /* test_fp_ranks.c - ranks whose threads have different floating-point modes get the same bits as in
  * the standard mode: every float dtype and op, all instruction sets, steps alone and interleaved,
  * scaled, and driven by the endpoint's thread. Each call restores its thread's mode. */
-#include <stdatomic.h>
-#include <unistd.h>
-
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "fp_modes.h"
@@ -90,7 +87,6 @@ static void every_kernel(ddl_comm *comm, void *unused)
     static const int64_t counts[] = {1, 100, MOST};
     const ddl__kernels *sets[4];
     const size_t n_sets = instruction_sets(sets);
-    (void)unused;
     for (size_t i = SANITIZED ? n_sets - 1 : 0; i < n_sets; i++)
         for (ddl_dtype dtype = DDL_BOOL; dtype <= DDL_C128; dtype++)
             for (ddl_op op = DDL_SUM; is_float(dtype) && op <= DDL_PRODUCT; op++)
@@ -104,7 +100,6 @@ static void every_kernel(ddl_comm *comm, void *unused)
 /* Make spans of all lengths non-temporal, as to a far core: then steps are interleaved. */
 static void in_turn(ddl_comm *comm, void *unused)
 {
-    (void)unused;
     for (ddl_dtype dtype = SANITIZED ? DDL_F32 : DDL_BOOL;
          dtype <= (SANITIZED ? DDL_F64 : DDL_C128); dtype++)
         for (ddl_op op = DDL_SUM; is_float(dtype) && op <= DDL_AVERAGE; op++) {
@@ -121,7 +116,6 @@ static void in_turn(ddl_comm *comm, void *unused)
 
 static void by_endpoint(ddl_comm *comm, void *unused)
 {
-    (void)unused;
     for (int scaled = 0; scaled < 2; scaled++)
         for (int64_t count = 10; count <= MOST; count *= 10)
             check(comm, (call){DDL_F32, DDL_SUM, count, scaled, true});
@@ -138,5 +132,4 @@ int main(void)
     /* Threads inherit the mode of their creator. */
     ddl__fp_set(MODE_FLUSH_UP);
     run_ranks(SIZE, DDL_LINK_SHM, by_endpoint, NULL);
-    return 0;
 }

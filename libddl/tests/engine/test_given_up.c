@@ -43,7 +43,7 @@ static void check_bytes(const char *from, size_t n, char value)
 }
 
 /* A second comm uses half of the allocated memory: before, meanwhile and afterwards. */
-static int given_up(ddl_comm *comm)
+static void given_up(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     char *first = allocate(2 * BYTES), *second = first + BYTES;
@@ -83,16 +83,12 @@ static int given_up(ddl_comm *comm)
     ddl_comm_destroy(comm);
     ddl_free(first);
     ddl_endpoint_destroy(endpoint);
-    return 0;
 }
 
 int main(void)
 {
-    int status[PROCESSES_MAX];
+    const process_test test = {"given up", given_up, .links = DDL_LINK_SHM};
     setenv("DDL_LOG", "off", 0);
     CHECK(!pipe(inside) && !pipe(go) && !pipe(over), "no pipes");
-    run_processes(SIZE, DDL_LINK_SHM, given_up, 60, status);
-    for (int rank = 0; rank < SIZE; rank++)
-        CHECK(!status[rank], "rank %d ended with %x", rank, (unsigned)status[rank]);
-    return 0;
+    run_process_test(&test, SIZE);
 }

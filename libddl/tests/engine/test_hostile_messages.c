@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data that a peer sends on a message link is used only if it is valid: otherwise the comm ends
  * with a message, and nothing is written outside the buffers. */
-#include <string.h>
-#include <sys/socket.h>
-
 #include "base/dtype.h"
 #include "check.h"
 #include "engine/calls/frames.h"
@@ -225,5 +222,4 @@ int main(void)
         test_beyond_credit(shared);
     }
     test_altered();
-    return 0;
 }

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of two ranks with interleaved steps are right in every element, in buffers of any
  * alignment and length. */
-#include <stdatomic.h>
-#include <unistd.h>
-
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "net/shm/stores.h"
@@ -28,7 +25,7 @@ static void *room(int64_t count, size_t size, size_t off, void **base)
     for (int64_t i_ = 0; i_ < (n); i_++)                                                           \
     ((type *)(p))[i_] = (type)value(rank, (from) + i_)
 
-#define EXPECT(type, p, n, want)                                                                   \
+#define EXPECT_ALL(type, p, n, want)                                                               \
     for (int64_t i = 0; i < (n); i++)                                                              \
     CHECK(((type *)(p))[i] == (type)(want), "rank %d element %jd of " #type ": %g, not %g", rank,  \
           (intmax_t)i, (double)((type *)(p))[i], (double)(want))
@@ -39,11 +36,10 @@ static void sum_in_place(ddl_comm *comm, void *argument)
     int64_t n = 6 * MEBI + 131;
     void *base;
     float *data = room(n, sizeof *data, 4, &base);
-    (void)argument;
     for (int round = 0; round < ROUNDS; round++) {
         FILL(float, data, rank, 0, n);
         OK(ddl_allreduce(comm, NULL, data, n, DDL_F32, DDL_SUM, NULL, NULL));
-        EXPECT(float, data, n, value(0, i) + value(1, i));
+        EXPECT_ALL(float, data, n, value(0, i) + value(1, i));
     }
     free(base);
 }
@@ -64,7 +60,6 @@ static void sums_far_away(ddl_comm *comm, void *argument)
 {
     static const int64_t counts[] = {MEBI / 4 + 3, MEBI / 2 + 1, MEBI + 21, 4 * MEBI + 5};
     int rank = ddl_comm_rank(comm);
-    (void)argument;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         void *base;
         float *data = room(counts[c], sizeof *data, 4 * (c + 1), &base);
@@ -72,7 +67,7 @@ static void sums_far_away(ddl_comm *comm, void *argument)
             FILL(float, data, rank, round, counts[c]);
             pretend_far(comm);
             OK(ddl_allreduce(comm, NULL, data, counts[c], DDL_F32, DDL_SUM, NULL, NULL));
-            EXPECT(float, data, counts[c], value(0, round + i) + value(1, round + i));
+            EXPECT_ALL(float, data, counts[c], value(0, round + i) + value(1, round + i));
         }
         free(base);
     }
@@ -86,7 +81,6 @@ static void moves_far_away(ddl_comm *comm, void *argument)
     int64_t n = SPANS * SPAN / 4;
     void *bases[2];
     uint32_t *from = room(n, 4, 0, &bases[0]), *to = room(2 * n, 4, 0, &bases[1]);
-    (void)argument;
     FILL(uint32_t, from, rank, 0, n);
     OK(ddl_allgather(comm, from, to, n, DDL_U32, NULL,
                      NULL)); /* a ring's first spans are not timed */
@@ -95,7 +89,7 @@ static void moves_far_away(ddl_comm *comm, void *argument)
     const ddl__link *link = engine->config.links[1 - rank];
     unsigned before = ddl__link_stores(link, false, SPAN, true)->spans;
     OK(ddl_allgather(comm, from, to, n, DDL_U32, NULL, NULL));
-    EXPECT(uint32_t, to, 2 * n, i < n ? value(0, i) : value(1, i - n));
+    EXPECT_ALL(uint32_t, to, 2 * n, i < n ? value(0, i) : value(1, i - n));
     unsigned timed = ddl__link_stores(link, false, SPAN, true)->spans - before;
     bool is_short = ddl__ring_bytes(&comm->layout.location, 2) == DDL__RING_NEAR;
     unsigned spans = is_short ? 2 * SPANS : SPANS; /* two spans in the shorter ring */
@@ -110,11 +104,10 @@ static void average(ddl_comm *comm, void *argument)
     int64_t n = 3 * MEBI + 5;
     void *bases[2];
     double *from = room(n, sizeof *from, 8, &bases[0]), *to = room(n, sizeof *to, 40, &bases[1]);
-    (void)argument;
     FILL(double, from, rank, 0, n);
     OK(ddl_allreduce(comm, from, to, n, DDL_F64, DDL_AVERAGE, NULL, NULL));
-    EXPECT(double, to, n, (value(0, i) + value(1, i)) / 2.0);
-    EXPECT(double, from, n, value(rank, i));
+    EXPECT_ALL(double, to, n, (value(0, i) + value(1, i)) / 2.0);
+    EXPECT_ALL(double, from, n, value(rank, i));
     free(bases[0]);
     free(bases[1]);
 }
@@ -126,11 +119,10 @@ static void most(ddl_comm *comm, void *argument)
     int64_t n = 23 * MEBI + 77;
     void *base;
     uint8_t *data = room(n, 1, 3, &base);
-    (void)argument;
     FILL(uint8_t, data, rank, 0, n);
     OK(ddl_allreduce(comm, NULL, data, n, DDL_U8, DDL_MAX, NULL, NULL));
-    EXPECT(uint8_t, data, n,
-           (uint8_t)value(0, i) > (uint8_t)value(1, i) ? value(0, i) : value(1, i));
+    EXPECT_ALL(uint8_t, data, n,
+               (uint8_t)value(0, i) > (uint8_t)value(1, i) ? value(0, i) : value(1, i));
     free(base);
 }
 
@@ -140,10 +132,9 @@ static void reduce_scatter(ddl_comm *comm, void *argument)
     int64_t n = 5 * MEBI + 3, first = rank * n;
     void *bases[2];
     int32_t *from = room(2 * n, sizeof *from, 12, &bases[0]), *to = room(n, 4, 20, &bases[1]);
-    (void)argument;
     FILL(int32_t, from, rank, 0, 2 * n);
     OK(ddl_reduce_scatter(comm, from, to, n, DDL_I32, DDL_SUM, NULL, NULL));
-    EXPECT(int32_t, to, n, value(0, first + i) + value(1, first + i));
+    EXPECT_ALL(int32_t, to, n, value(0, first + i) + value(1, first + i));
     free(bases[0]);
     free(bases[1]);
 }
@@ -154,13 +145,12 @@ static void allgather(ddl_comm *comm, void *argument)
     int64_t n = 5 * MEBI + 9;
     void *bases[2];
     int32_t *from = room(n, sizeof *from, 4, &bases[0]), *to = room(2 * n, 4, 36, &bases[1]);
-    (void)argument;
     FILL(int32_t, from, rank, 0, n);
     OK(ddl_allgather(comm, from, to, n, DDL_I32, NULL, NULL));
-    EXPECT(int32_t, to, 2 * n, i < n ? value(0, i) : value(1, i - n));
+    EXPECT_ALL(int32_t, to, 2 * n, i < n ? value(0, i) : value(1, i - n));
     memset(to + (1 - rank) * n, 0, (size_t)n * sizeof *to);
     OK(ddl_allgather(comm, NULL, to, n, DDL_I32, NULL, NULL));
-    EXPECT(int32_t, to, 2 * n, i < n ? value(0, i) : value(1, i - n));
+    EXPECT_ALL(int32_t, to, 2 * n, i < n ? value(0, i) : value(1, i - n));
     free(bases[0]);
     free(bases[1]);
 }
@@ -171,12 +161,11 @@ static void alltoall(ddl_comm *comm, void *argument)
     int64_t n = 5 * MEBI + 1, first = rank * n;
     void *bases[2];
     int32_t *from = room(2 * n, sizeof *from, 4, &bases[0]), *to = room(2 * n, 4, 8, &bases[1]);
-    (void)argument;
     FILL(int32_t, from, rank, 0, 2 * n);
     OK(ddl_alltoall(comm, from, to, n, DDL_I32, NULL, NULL));
-    EXPECT(int32_t, to, 2 * n, i < n ? value(0, first + i) : value(1, first + i - n));
+    EXPECT_ALL(int32_t, to, 2 * n, i < n ? value(0, first + i) : value(1, first + i - n));
     OK(ddl_alltoall(comm, NULL, from, n, DDL_I32, NULL, NULL));
-    EXPECT(int32_t, from, 2 * n, i < n ? value(0, first + i) : value(1, first + i - n));
+    EXPECT_ALL(int32_t, from, 2 * n, i < n ? value(0, first + i) : value(1, first + i - n));
     free(bases[0]);
     free(bases[1]);
 }
@@ -217,5 +206,4 @@ int main(void)
     for (; e.wait_us < 8000; e.wait_us += 900)
         run_ranks(2, DDL_LINK_SHM, aborted, &e);
     CHECK(e.aborted, "each time it was over before");
-    return 0;
 }

@@ -4,9 +4,6 @@
  * slicing, the group, the name and the algorithm. The reference adds two operands at a time.
  *
  * A second argument is the number of elements of the longest message. */
-#include <stdbool.h>
-#include <stdlib.h>
-
 #include "comm/comm.h"
 #include "fp_modes.h"
 #include "ranks.h"
@@ -125,7 +122,6 @@ static void all_cases(ddl_comm *comm, void *unused)
     char *memory = malloc((size_t)elements * BYTES);
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     unsigned way = 0;
-    (void)unused;
     CHECK(!comm->order == (size == 1), "the setting has no effect");
     if (rank % 2)
         ddl__fp_set(MODE_FLUSH_UP);
@@ -158,7 +154,6 @@ static void check_workers(ddl_comm *comm, void *unused)
     int size = ddl_comm_size(comm);
     bool is_few = size > 4;
     const char *words = is_few ? "as many workers as ranks" : "ddl_allreduce_ordered";
-    (void)unused;
     if (size == 4) {
         OK(ddl_allreduce(comm, in, out, 8, DDL_F32, DDL_SUM, NULL, NULL));
         CHECK(out[7] == 32, "%g", (double)out[7]);
@@ -177,7 +172,6 @@ static void check_children(ddl_comm *comm, void *unused)
 {
     ddl_comm *child;
     ddl_comm_config config = {.struct_size = sizeof config, .invariant = DDL_INVARIANT_NONE};
-    (void)unused;
     OK(ddl_comm_duplicate(comm, NULL, &child));
     CHECK(child->order, "a child does not inherit the setting");
     ddl_comm_destroy(child);
@@ -228,5 +222,4 @@ int main(int argc, char **argv)
     for (int r = 0; r < RANKS; r++)
         free(inputs[r]);
     free(expected);
-    return 0;
 }

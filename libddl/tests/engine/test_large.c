@@ -8,7 +8,6 @@ static void sum(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     float *data = malloc(COUNT * sizeof *data);
-    (void)argument;
     CHECK(data, "no memory");
     for (int i = 0; i < COUNT; i++)
         data[i] = (float)((i + rank) % 1021);
@@ -31,5 +30,4 @@ int main(int argc, char **argv)
                                              : DDL_LINK_TCP;
     run_ranks(2, links, sum, NULL);
     run_ranks(3, links, sum, NULL);
-    return 0;
 }

@@ -17,8 +17,6 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { MARGIN = 16, COMPANION = 3, SAMPLE_STEP = 199 };
 enum { SEGMENT_BYTES = 4096, LENT_BYTES = 64 * 1024 };
@@ -79,7 +77,6 @@ static ddl_status alltoall(ddl_comm *comm, const call *c, const ddl_options *o, 
 
 static ddl_status barrier(ddl_comm *comm, const call *c, const ddl_options *o, ddl_work **w)
 {
-    (void)c;
     return ddl_barrier(comm, o, w);
 }
 
@@ -116,25 +113,29 @@ static const operation operations[] = {
 };
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 
+static ddl_dtype dtype_of(const combination *c)
+{
+    return (ddl_dtype)(c->v[DTYPE] + 1);
+}
+
 static bool sensible(const combination *c)
 {
     const operation *o = &operations[c->v[OPERATION]];
-    const type *t = &types[c->v[DTYPE]];
+    ddl_dtype dtype = dtype_of(c);
     ddl_op op = (ddl_op)c->v[OP];
     if (o->run == barrier)
         return !op && !c->v[COUNT] && !c->v[DTYPE] && !c->v[PLACE];
     if (o->run == broadcast && !c->v[PLACE]) /* broadcast has only one buffer */
         return false;
-    if (count_of(c) == LARGEST &&
-        (ranks_of(c) < 2 || ranks_of(c) > LARGEST_RANKS || c->v[MODE] ||
-         (t->dtype != DDL_U8 && t->dtype != DDL_BF16 && t->dtype != DDL_F32)))
+    if (count_of(c) == LARGEST && (ranks_of(c) < 2 || ranks_of(c) > LARGEST_RANKS || c->v[MODE] ||
+                                   (dtype != DDL_U8 && dtype != DDL_BF16 && dtype != DDL_F32)))
         return false;
     if (o->kind == ANY)
         return !op;
-    if (!op || !reducible(t, op))
+    if (!op || !supported(dtype, op))
         return false;
     return o->kind == EXACT ||
-           (t->family >= FLOATS && (op == DDL_SUM || op == DDL_AVERAGE || op == DDL_PRODUCT));
+           (types[dtype].kind >= REAL && (op == DDL_SUM || op == DDL_AVERAGE || op == DDL_PRODUCT));
 }
 
 /* ---- one rank in one case ---- */
@@ -154,7 +155,8 @@ typedef struct member {
     ddl_comm *comm;
     const combination *c;
     const operation *o;
-    const type *t;
+    ddl_dtype dtype;
+    const traits *t;
     int rank, size, root;
     int64_t n;
     bool in_place; /* on this rank */
@@ -164,14 +166,14 @@ typedef struct member {
 } member;
 
 __attribute__((format(printf, 2, 3), noreturn)) static void failed(const member *m,
-                                                                   const char *format, ...)
+                                                                   const char *words, ...)
 {
     char text[256];
     va_list arguments;
     flockfile(stderr);
     fprintf(stderr, "rank %d: ", m->rank);
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    va_start(arguments, words);
+    vfprintf(stderr, words, arguments);
     va_end(arguments);
     fprintf(stderr, "\n  again: test_matrix %s full %s%s\n", m->all->where, m->all->segment,
             described(m->c, text));
@@ -200,10 +202,14 @@ static void fill(const member *m, unsigned char *at, const unsigned char *patter
 /* True if `got` is near enough: one rounding per addition, and sums may cancel each other. */
 static bool near(const member *m, const unsigned char *got, const unsigned char *want)
 {
-    number a = loaded(m->t, got), b = loaded(m->t, want);
-    double step = m->size * ldexp(1, -m->t->mantissa) * m->size * 2;
-    return fabs(a.re - b.re) <= step * fmax(1, fabs(b.re)) &&
-           fabs(a.im - b.im) <= step * fmax(1, fabs(b.im));
+    ddl_dtype part = part_of(m->dtype);
+    double step = m->size * ldexp(1, -types[part].format.fraction) * m->size * 2;
+    for (size_t at = 0; at < m->t->size; at += types[part].size) {
+        double a = float_decode(part, got + at), b = float_decode(part, want + at);
+        if (!(fabs(a - b) <= step * fmax(1, fabs(b))))
+            return false;
+    }
+    return true;
 }
 
 static void expect(const member *m, const char *what, const unsigned char *at,
@@ -282,7 +288,7 @@ static void run_grouped(const member *m, const call *main_call)
     run_fn *run = m->o->kind == ANY ? broadcast : allreduce;
     const unsigned char *want = m->o->kind == ANY ? m->patterns.of[m->root] : m->patterns.reduced;
     for (int i = 0; i < 2; i++) {
-        call c = {NULL, small[i], COMPANION, m->t->dtype, main_call->op, m->root};
+        call c = {NULL, small[i], COMPANION, m->dtype, main_call->op, m->root};
         fill(m, small[i], m->patterns.of[m->rank], i, COMPANION);
         must(m, run(m->comm, &c, &o, NULL));
         if (i == 0)
@@ -363,15 +369,16 @@ static void run_case(member *m, const combination *chosen)
 {
     m->c = chosen;
     m->o = &operations[chosen->v[OPERATION]];
-    m->t = &types[chosen->v[DTYPE]];
+    m->dtype = dtype_of(chosen);
+    m->t = &types[m->dtype];
     m->n = count_of(chosen);
     m->root = (chosen->v[DTYPE] + chosen->v[OP] + chosen->v[COUNT] + chosen->v[MODE]) % m->size;
-    make_patterns(&m->patterns, m->t, (ddl_op)chosen->v[OP], m->o->kind, m->size);
+    make_patterns(&m->patterns, m->dtype, (ddl_op)chosen->v[OP], m->o->kind, m->size);
     bool gives = m->o->gives == EVERYBODY || (m->o->gives == ROOT && m->rank == m->root);
     bool gets = m->o->gets == EVERYBODY || (m->o->gets == ROOT && m->rank == m->root);
     int64_t given = gives ? (m->o->gives_all ? m->size : 1) * m->n : 0;
     int64_t got = gets ? (m->o->gets_all ? m->size : 1) * m->n : 0;
-    call c = {.count = m->n, .dtype = m->t->dtype, .op = (ddl_op)chosen->v[OP], .root = m->root};
+    call c = {.count = m->n, .dtype = m->dtype, .op = (ddl_op)chosen->v[OP], .root = m->root};
     /* If a rank only sends or only receives, only broadcast and reduce support in place. */
     bool in_place =
         chosen->v[PLACE] && ((gives && gets) || m->o->run == broadcast || m->o->run == reduce);
@@ -518,8 +525,8 @@ int main(int argc, char **argv)
           "[full|pairwise|sample] [segment=BYTES] [shard=I/N] [PARAMETER=VALUE ...]");
     for (int i = 0; i < OPERATIONS; i++)
         value_names[OPERATION][i] = operations[i].name;
-    for (int i = 0; i < TYPES; i++)
-        value_names[DTYPE][i] = types[i].name;
+    for (int i = 1; i < DTYPES; i++)
+        value_names[DTYPE][i - 1] = types[i].name;
     cases all = every_case();
     /* Short segments make many waves; those of ddl_alloc's buffers are lent from 16 KiB on. */
     int64_t segment = places[where].lends ? LENT_BYTES : SEGMENT_BYTES;

@@ -11,7 +11,6 @@ static void completion_queue(ddl_comm *comm, void *argument)
     ddl_options options = {.struct_size = sizeof options, .queued = 1};
     ddl_work *work, *works[8];
     void *users[8];
-    (void)argument;
     for (int k = 0; k < N; k++) {
         memset(out[k], k, sizeof out[k]);
         options.user = &seen[k];
@@ -37,7 +36,6 @@ static void waits(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), got = 0;
     ddl_work *work;
-    (void)argument;
     if (size < 2)
         return;
     if (rank == 0) {
@@ -61,7 +59,6 @@ static void wakes(ddl_comm *comm, void *argument)
     static _Thread_local char data[20000];
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     int64_t start = ddl__now();
-    (void)argument;
     for (int k = 0; k < ROUNDS && size > 1; k++)
         for (int turn = 0; turn < 2; turn++) {
             if (rank == turn) {
@@ -82,7 +79,6 @@ static void in_background(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     unsigned char *out = malloc(3 * MIB), *in = malloc(3 * MIB);
-    (void)argument;
     for (int round = 0; round < 5; round++) {
         ddl_work *works[2];
         size_t bytes = round % 2 ? 3 * MIB : 100;
@@ -109,7 +105,6 @@ static void abandoned(ddl_comm *comm, void *argument)
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     static _Thread_local unsigned char out[N][LENGTH], in[N + 1][LENGTH];
     ddl_work *work;
-    (void)argument;
     for (int k = 0; k < N; k++) {
         OK(recv_bytes(comm, in[k], k % 2 ? LENGTH : 10, (rank + size - 1) % size, 1, NULL, &work));
         ddl_work_destroy(work);
@@ -157,7 +152,6 @@ static void threads(ddl_comm *comm, void *argument)
 {
     enum { N = 3 };
     talker talkers[N];
-    (void)argument;
     for (int i = 0; i < N; i++) {
         talkers[i] = (talker){.comm = comm, .number = i};
         CHECK(!pthread_create(&talkers[i].thread, NULL, talk, &talkers[i]), "thread");

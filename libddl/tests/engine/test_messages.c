@@ -11,7 +11,6 @@ static void ping_pong(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     unsigned char *data = malloc(5 * MIB);
-    (void)argument;
     for (int other = 1; other < size; other++)
         for (unsigned k = 0; k < SIZES; k++) {
             int sender = -2;
@@ -60,7 +59,6 @@ static void many_outstanding(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), n = 0;
     flight *flights = calloc((size_t)size * MANY * 2, sizeof *flights);
-    (void)argument;
     for (int peer = 0; peer < size; peer++) {
         int tag = rank % TAGS, at = 0, received = 0;
         for (int k = 0; k < MANY; k++) {
@@ -101,7 +99,6 @@ static void many_outstanding(ddl_comm *comm, void *argument)
 static void before_and_after(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    (void)argument;
     if (size < 2)
         return;
     unsigned char *data = malloc(SIZES * (size_t)MIB * 5);
@@ -136,7 +133,6 @@ static void any_source(ddl_comm *comm, void *argument)
     enum { EACH = 50 };
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), next[RANKS_MAX] = {0};
     static _Thread_local unsigned char large[20000];
-    (void)argument;
     if (rank) {
         for (int k = 0; k < EACH; k++) {
             memset(large, rank, sizeof large);
@@ -162,7 +158,6 @@ static void any_source(ddl_comm *comm, void *argument)
 static void order(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    (void)argument;
     for (int way = 0; way < 4 && size > 1; way++) {
         int data[2] = {-1, -1}, senders[2] = {-1, -1};
         ddl_work *works[2];
@@ -190,7 +185,6 @@ static void oldest_of_all(ddl_comm *comm, void *argument)
 {
     enum { MESSAGE = 3, END = 4 };
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    (void)argument;
     for (int way = 0; way < 2 && size > 2; way++) {
         for (int k = 0; k < 2; k++) {
             int turn = k == way ? 1 : 2, end;
@@ -217,7 +211,6 @@ static void ring(ddl_comm *comm, void *argument)
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     int right = (rank + 1) % size, left = (rank + size - 1) % size;
     unsigned char *out = malloc(MIB), *in = malloc(MIB);
-    (void)argument;
     for (unsigned round = 0; round < 30; round++) {
         size_t bytes = round % 10 == 9 ? MIB - round : mixed(round) % 20000;
         ddl_work *works[2];
@@ -236,7 +229,6 @@ static void to_self(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm);
     unsigned char *out = malloc(MIB), *in = malloc(MIB);
-    (void)argument;
     fill(out, 100, 1);
     OK(send_bytes(comm, out, 100, rank, 1, NULL)); /* kept, although no receive is posted yet */
     OK(recv_bytes(comm, in, 100, rank, 1, NULL, NULL));
@@ -271,7 +263,6 @@ static void among_collectives(ddl_comm *comm, void *argument)
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     unsigned char *data = malloc(3 * MIB);
     static _Thread_local int32_t sums[100000];
-    (void)argument;
     for (int round = 0; round < 6 && size > 1; round++) {
         size_t bytes = round % 2 ? 3 * MIB : 500;
         int peer = rank == 0 ? 1 : 0, count = round < 3 ? 1 : 100000;
@@ -308,7 +299,6 @@ static void holds_up_nobody(ddl_comm *comm, void *argument)
     unsigned char *data = malloc(3 * MIB);
     ddl_work *works[UNREAD];
     float one = 1;
-    (void)argument;
     if (size >= 3 && rank == 0) {
         fill(data, 3 * MIB, 3);
         for (int k = 0; k < UNREAD; k++)
@@ -339,7 +329,6 @@ static void flood(ddl_comm *comm, void *argument)
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), last = size - 1, end = -1;
     ddl_work **works = calloc(N, sizeof(ddl_work *));
     int32_t *data = calloc(N, sizeof *data);
-    (void)argument;
     for (int looks = 0; looks < 2 && size > 1; looks++) {
         for (int k = 0; rank == 0 && k < N; k++) {
             data[k] = k;
@@ -369,7 +358,6 @@ static void stream(ddl_comm *comm, void *argument)
     enum { N = 3000 };
     static _Thread_local unsigned char data[4000];
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    (void)argument;
     for (int k = 0; k < N && size > 1; k++) {
         memset(data, k, sizeof data);
         if (rank == 0)
@@ -396,7 +384,6 @@ static void refusals(ddl_comm *comm, void *argument)
     int sender = 77;
     ddl_work *work = (ddl_work *)&f;
     ddl_options options = {.struct_size = sizeof options};
-    (void)argument;
     INVALID(ddl_send(NULL, &f, 1, DDL_F32, 0, 0, NULL, NULL), "comm is NULL");
     INVALID(ddl_recv(NULL, &f, 1, DDL_F32, 0, 0, NULL, NULL, NULL), "comm is NULL");
     INVALID(ddl_send(comm, &f, 1, DDL_F32, 2, 0, NULL, NULL), "dest is 2; must be from 0 to 1");

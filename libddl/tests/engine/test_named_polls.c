@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_named_polls.c - the peers that one pass over the messages polls. The links only count
  * polls. */
-#include <pthread.h>
-#include <stdatomic.h>
-
 #include "check.h"
 #include "engine/messages/messages.h"
 
@@ -14,15 +11,12 @@ static ddl__link links[SIZE];
 
 static bool count_look(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
-    (void)signature;
-    (void)bytes;
     looks[link - links]++;
     return false;
 }
 
 static ddl__link_pending drained(ddl__link *link)
 {
-    (void)link;
     return DDL__LINK_DRAINED;
 }
 
@@ -80,5 +74,4 @@ int main(void)
 {
     test_rank(3);
     test_rank(0);
-    return 0;
 }

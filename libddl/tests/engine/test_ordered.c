@@ -2,9 +2,6 @@
 /* test_ordered.c - ordered sums on the links named by the argument: the same bits for every number
  * of ranks, owners, links, way of calling and instruction set, which may differ between ranks. The
  * reference is computed by one rank that owns all workers. */
-#include <stdbool.h>
-#include <stdlib.h>
-
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "fp_modes.h"
@@ -197,7 +194,6 @@ static void choose_owners(int *owners, int workers, int size, unsigned turn)
 static void all_cases(ddl_comm *comm, void *unused)
 {
     unsigned turn = 0;
-    (void)unused;
     /* this thread rounds up and flushes subnormals: the bits are the same */
     if (ddl_comm_rank(comm) % 2)
         ddl__fp_set(MODE_FLUSH_UP);
@@ -301,5 +297,4 @@ int main(int argc, char **argv)
                 run_ranks(size, kinds[i].links, same_order, order);
                 ddl_order_destroy(order);
             }
-    return 0;
 }

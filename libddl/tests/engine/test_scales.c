@@ -2,8 +2,6 @@
 /* Prescale and postscale of every reduction, with a different prescale on each rank, in place or
  * not, alone or in a group; and rejected calls. Powers of two and small integers make all results
  * exact. */
-#include <stdbool.h>
-
 #include "ranks.h"
 
 enum { COUNTS = 3 };
@@ -73,7 +71,6 @@ static void reductions(ddl_comm *comm, int64_t n, bool in_place)
 
 static void all_counts(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     for (int c = 0; c < COUNTS; c++)
         for (int in_place = 0; in_place < 2; in_place++)
             reductions(comm, counts[c], in_place);
@@ -83,7 +80,6 @@ static void all_counts(ddl_comm *comm, void *argument)
 static void groups(ddl_comm *comm, void *argument)
 {
     enum { N = 6 };
-    (void)argument;
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     float data[N][20], blocks[RANKS_MAX * 12];
     int64_t lengths[RANKS_MAX], start = 0, total = 0;
@@ -115,7 +111,6 @@ static void groups(ddl_comm *comm, void *argument)
 /* Other dtypes: each product is rounded to the dtype. */
 static void dtypes(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     int size = ddl_comm_size(comm);
     ddl_options half = {.struct_size = sizeof half, .prescale = 0.5};
     double d = 3, complex_d[2] = {1, -2};
@@ -135,7 +130,6 @@ static void dtypes(ddl_comm *comm, void *argument)
 
 static void refusals(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     int32_t x = 1;
     ddl_options options = {.struct_size = sizeof options, .postscale = 2};
     REFUSED(ddl_allreduce(comm, NULL, &x, 1, DDL_I32, DDL_SUM, &options, NULL), DDL_EUNSUPPORTED,
@@ -152,5 +146,4 @@ int main(void)
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 4; size++)
                 run_ranks(size, links[l], tests[t], NULL);
-    return 0;
 }

@@ -2,8 +2,6 @@
 /* A hundred thousand asynchronous operations, by four threads on four comms, have right results and
  * leak no memory. */
 #include <malloc.h>
-#include <stdbool.h>
-#include <unistd.h>
 
 #include "ranks.h"
 
@@ -92,7 +90,6 @@ static size_t measure(ddl_comm *comm)
 
 static void soak(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     lane lanes[THREADS];
     for (int i = 0; i < THREADS; i++)
         OK(ddl_comm_duplicate(comm, NULL, &lanes[i].comm));
@@ -112,5 +109,4 @@ int main(void)
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP};
     for (unsigned l = 0; l < 3; l++)
         run_ranks(2, links[l], soak, NULL);
-    return 0;
 }

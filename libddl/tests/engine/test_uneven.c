@@ -2,8 +2,6 @@
 /* The operations on blocks of unequal lengths, including empty ones: any counts, blocks at any
  * position with gaps that must not change, in place or not, blocking or not, on the link kind named
  * by the argument (inproc, shm, tcp, mixed). */
-#include <stdbool.h>
-
 #include "ranks.h"
 
 typedef struct job {
@@ -335,5 +333,4 @@ int main(int argc, char **argv)
     }
     if (links == LINKS_MIXED)
         run_ranks(3, LINKS_REVERSED, all_operations, few);
-    return 0;
 }

@@ -2,13 +2,9 @@
 /* Operations with a root and on uneven blocks reject invalid arguments and ignore unused ones: the
  * status, a message that names the argument and the value, buffers untouched, the comm still
  * usable. */
-#include <stdint.h>
-
 #include "ranks.h"
 
 enum { SIZE = 2, BIG = 1 << 20 };
-
-/* Check that the call fails with DDL_EINVAL and a message that contains these words. */
 
 /* Counts or displacements of two ranks. */
 #define TWO(a, b) ((const int64_t[]){a, b})
@@ -161,7 +157,6 @@ static void ignored(ddl_comm *comm, float *a, float *b)
 static void refusals(ddl_comm *comm, void *argument)
 {
     float a[32], b[32], kept[32];
-    (void)argument;
     for (int i = 0; i < 32; i++)
         kept[i] = a[i] = b[i] = (float)i;
     counts(comm, a, b);
@@ -179,12 +174,10 @@ static void on_dead_comm(ddl_comm *comm, void *argument)
 {
     float a[2] = {0}, b[2];
     ddl_work *work = NULL;
-    (void)argument;
     OK(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL));
     OK(ddl_comm_abort(comm, "enough"));
-    CHECK(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL) ==
-              DDL_EABORTED,
-          "blocking: %s", ddl_last_error());
+    REFUSED(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, NULL),
+            DDL_EABORTED, "");
     CHECK(ddl_alltoallv(comm, a, TWO(1, 1), NULL, b, TWO(1, 1), NULL, DDL_F32, NULL, &work) ==
                   DDL_EABORTED &&
               !work,
@@ -196,5 +189,4 @@ int main(void)
     setenv("DDL_LOG", "off", 1); /* a comm dies on purpose */
     run_ranks(SIZE, 0, refusals, NULL);
     run_ranks(1, 0, on_dead_comm, NULL);
-    return 0;
 }

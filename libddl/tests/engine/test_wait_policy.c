@@ -3,13 +3,7 @@
  * a thread that computes. */
 #include "engine/executor/wait_policy.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/resource.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "check.h"
@@ -27,7 +21,6 @@ static void spin(int64_t ns)
 
 static void interrupt(int signal)
 {
-    (void)signal;
     atomic_fetch_add(&interrupts, 1);
     spin(20000);
 }

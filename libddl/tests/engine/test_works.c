@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous operations: order, the completion queue, waiting by several threads, abandoning. */
-#include <stdbool.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "ranks.h"
 
@@ -13,7 +10,6 @@ static void many_pending(ddl_comm *comm, void *argument)
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     ddl_work *works[WORKS];
     int32_t(*data)[COUNT] = malloc(sizeof(int32_t[WORKS][COUNT]));
-    (void)argument;
     for (int w = 0; w < WORKS; w++) {
         for (int i = 0; i < COUNT; i++)
             data[w][i] = rank + w + i;
@@ -37,7 +33,6 @@ static void completion_queue(ddl_comm *comm, void *argument)
     int32_t data[WORKS];
     ddl_work *works[WORKS], *got[16];
     void *users[16];
-    (void)argument;
     ddl_options options = {.struct_size = sizeof options, .queued = 1};
     for (intptr_t w = 0; w < WORKS; w++) {
         data[w] = 1;
@@ -66,7 +61,6 @@ static void in_background(ddl_comm *comm, void *argument)
     enum { N = 1 << 20 };
     float *a = malloc(N * sizeof *a);
     ddl_work *work;
-    (void)argument;
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < N; i++)
             a[i] = 1;
@@ -88,7 +82,6 @@ static void in_background(ddl_comm *comm, void *argument)
 static void abandoned(ddl_comm *comm, void *argument)
 {
     static _Thread_local float data[50][100];
-    (void)argument;
     for (int w = 0; w < 50; w++) {
         ddl_work *work;
         OK(ddl_allreduce(comm, NULL, data[w], 100, DDL_F32, DDL_SUM, NULL, &work));
@@ -116,7 +109,6 @@ static void many_waiters(ddl_comm *comm, void *argument)
     enum { N = 4 };
     waiter waiters[2 * N];
     static _Thread_local int64_t data[N][5000];
-    (void)argument;
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < N; i++) {
             data[i][4999] = i;
@@ -141,7 +133,6 @@ static void late(ddl_comm *comm, void *argument)
 {
     int32_t one = 1, go = 0;
     ddl_work *work;
-    (void)argument;
     if (ddl_comm_rank(comm) == 1)
         OK(ddl_recv(comm, &go, 1, DDL_I32, 0, 1, NULL, NULL, NULL));
     OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, &work));
@@ -168,7 +159,6 @@ static void aborted(ddl_comm *comm, void *argument)
 {
     float data[64] = {0};
     pthread_t thread;
-    (void)argument;
     if (ddl_comm_rank(comm) == 0)
         CHECK(!pthread_create(&thread, NULL, abort_soon, comm), "thread");
     ddl_status status = DDL_OK;
@@ -187,7 +177,6 @@ static void waits_end_in_time(ddl_comm *comm, void *argument)
     enum { N = SANITIZED ? 1 << 20 : 4 << 20, BACKLOG = 40 };
     static _Thread_local float *data;
     ddl_work *works[BACKLOG];
-    (void)argument;
     data = calloc(N, sizeof *data);
     for (int i = 0; i < BACKLOG; i++)
         OK(ddl_allreduce(comm, NULL, data, N, DDL_F32, DDL_MAX, NULL, &works[i]));
@@ -216,7 +205,6 @@ static void *answer(void *comm)
 /* Rank 0 sleeps in a receive; what another of its threads sends is sent at once all the same. */
 static void beside_a_sleeper(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     int32_t x = 0;
     if (ddl_comm_size(comm) < 2 || ddl_comm_rank(comm) > 1)
         return;
@@ -248,7 +236,6 @@ static void patient(ddl_comm *comm, void *argument)
     int32_t data[2] = {1, 1}, number = 0;
     ddl_work *work = (ddl_work *)(intptr_t)1;
     ddl_options options = {.struct_size = sizeof options, .wait_ms = 30000};
-    (void)argument;
     OK(ddl_allreduce(comm, NULL, data, 2, DDL_I32, DDL_SUM, &options, &work));
     CHECK(!work && data[1] == size, "waited for, work %p, sum %d", (void *)work, data[1]);
     OK(ddl_barrier(comm, NULL, NULL));
@@ -289,5 +276,4 @@ int main(void)
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 3; size++)
                 run_ranks(size, links[l], tests[t], NULL);
-    return 0;
 }

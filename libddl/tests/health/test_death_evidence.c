@@ -2,8 +2,6 @@
 /* The evidence that a process has exited, for survivors that may continue only if it has: a member
  * on its host that saw it exit, or the launcher, which this program plays. Without evidence the
  * network may have closed the connection, and the vote decides. Ranks are processes over TCP. */
-#include <poll.h>
-#include <stddef.h>
 #include <sys/un.h>
 
 #include "processes.h"
@@ -182,5 +180,4 @@ int main(void)
     alarm(120);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         run_scene(&scenes[i]);
-    return 0;
 }

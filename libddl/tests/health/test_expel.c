@@ -2,8 +2,6 @@
 /* ddl_comm_expel: members that hang, that expel each other, that stop while the next comm is
  * created. Limits on silence do not matter: all are longer than a test may run. Ranks are
  * processes. */
-#include <pthread.h>
-
 #include "comm/comm.h"
 #include "health/health_state.h"
 #include "processes.h"
@@ -55,8 +53,7 @@ static void expect_end(ddl_comm *comm, const char *words)
     ddl_status status = DDL_OK;
     while (status == DDL_OK)
         status = ddl_barrier(comm, NULL, NULL);
-    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), words), "rank %d: %d %s", rank, status,
-          ddl_last_error());
+    REFUSED(status, DDL_EPEER, words);
 }
 
 /* Shrink the comm and destroy it. Return NULL if this rank does not continue. */
@@ -79,19 +76,16 @@ static void go_on(ddl_comm *comm, int size)
 }
 
 /* Stop, and find out after being continued that this rank was expelled. */
-static int stop_and_stay_out(ddl_comm *comm, const char *words)
+static void stop_and_stay_out(ddl_comm *comm, const char *words)
 {
     raise(SIGSTOP);
     expect_end(comm, words);
     for (int i = 0; i < 2; i++) {
         ddl_comm *next = NULL;
-        CHECK(ddl_comm_shrink(comm, &config, &next) == DDL_EMINORITY &&
-                  strstr(ddl_last_error(), words),
-              "%s", ddl_last_error());
+        REFUSED(ddl_comm_shrink(comm, &config, &next), DDL_EMINORITY, words);
     }
     CHECK(ddl_comm_expel(comm, !rank, "revenge") == DDL_EMINORITY, "%s", ddl_last_error());
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 static void *expel_2_when_stopped(void *comm)
@@ -102,13 +96,15 @@ static void *expel_2_when_stopped(void *comm)
 }
 
 /* Rank 0 expels it from another thread, while all wait for it. */
-static int hangs(ddl_comm *comm)
+static void hangs(ddl_comm *comm)
 {
     int failed[SIZE], n;
     pthread_t thread;
     begin(comm);
-    if (rank == 2)
-        return stop_and_stay_out(comm, "expelled by rank 0 on ");
+    if (rank == 2) {
+        stop_and_stay_out(comm, "expelled by rank 0 on ");
+        return;
+    }
     if (rank == 0)
         CHECK(!pthread_create(&thread, NULL, expel_2_when_stopped, comm), "thread");
     expect_end(comm, "rank 2 on ");
@@ -124,11 +120,10 @@ static int hangs(ddl_comm *comm)
     go_on(comm, SIZE - 1);
     if (rank == 0)
         kill(b->pids[2], SIGCONT);
-    return 0;
 }
 
 /* The expelled rank computes, and gets the error from its own operations. */
-static int is_alive(ddl_comm *comm)
+static void is_alive(ddl_comm *comm)
 {
     begin(comm);
     if (rank == 1)
@@ -141,7 +136,6 @@ static int is_alive(ddl_comm *comm)
     } else {
         go_on(comm, SIZE - 1);
     }
-    return 0;
 }
 
 /* Shrink the comm until it works, and report it once all have. A rank that is expelled at the very
@@ -158,7 +152,7 @@ static void report_next(ddl_comm *comm, int size)
     await(&b->ended, size);
 }
 
-static int two_expel_each_other(ddl_comm *comm)
+static void two_expel_each_other(ddl_comm *comm)
 {
     begin(comm);
     if (rank == 1 || rank == 2) {
@@ -174,37 +168,36 @@ static int two_expel_each_other(ddl_comm *comm)
     CHECK(b->next_size[1] < 0 || b->next_size[2] < 0, "both go on");
     for (int other = 1; other <= 2; other++)
         CHECK(b->next_size[other] < 0 || b->next_id[other] == b->next_id[0], "two sides");
-    return 0;
 }
 
 /* Two ranks expel each other. Neither can know what the other does. */
-static int both_expel(ddl_comm *comm)
+static void both_expel(ddl_comm *comm)
 {
     begin(comm);
     ddl_status status = ddl_comm_expel(comm, !rank, "no, you");
     CHECK(status == DDL_OK || status == DDL_EMINORITY, "%d %s", status, ddl_last_error());
     report_next(comm, PAIR);
     CHECK(b->next_size[0] < 0 || b->next_size[1] < 0, "both go on");
-    return 0;
 }
 
 /* The higher of two ranks continues without a vote: the caller guarantees that the other has
  * exited. */
-static int lower_hangs(ddl_comm *comm)
+static void lower_hangs(ddl_comm *comm)
 {
     begin(comm);
-    if (rank == 0)
-        return stop_and_stay_out(comm, "expelled by rank 1 on ");
+    if (rank == 0) {
+        stop_and_stay_out(comm, "expelled by rank 1 on ");
+        return;
+    }
     await_stopped(0);
     OK(ddl_comm_expel(comm, 0, NULL));
     expect_end(comm, ": no reason was given");
     go_on(comm, 1);
     kill(b->pids[0], SIGCONT);
-    return 0;
 }
 
 /* Without a witness the survivor may not continue, until a caller guarantees the death. */
-static int dead_already(ddl_comm *comm)
+static void dead_already(ddl_comm *comm)
 {
     begin(comm);
     if (rank == 0) {
@@ -215,7 +208,6 @@ static int dead_already(ddl_comm *comm)
     CHECK(!shrink(comm), "it goes on without evidence");
     OK(ddl_comm_expel(comm, 0, "its agent has seen it end"));
     go_on(comm, 1);
-    return 0;
 }
 
 static bool stops_in_creation;
@@ -228,7 +220,7 @@ WRAP(ddl_status, ddl__wireup_run, (const void *wireup))
 }
 
 /* A rank dies, and another one stops while the survivors create their comm. */
-static int hangs_in_creation(ddl_comm *comm)
+static void hangs_in_creation(ddl_comm *comm)
 {
     pthread_t thread;
     begin(comm);
@@ -242,7 +234,7 @@ static int hangs_in_creation(ddl_comm *comm)
     if (rank == 2) {
         stops_in_creation = true;
         CHECK(!shrink(comm) && strstr(ddl_last_error(), ": it hangs"), "%s", ddl_last_error());
-        return 0;
+        return;
     }
     ddl_comm *next = shrink(comm);
     CHECK(next && ddl_comm_size(next) == 2, "rank %d: %s", rank, ddl_last_error());
@@ -254,7 +246,6 @@ static int hangs_in_creation(ddl_comm *comm)
     ddl_comm_destroy(comm);
     OK(ddl_barrier(next, NULL, NULL));
     ddl_comm_destroy(next);
-    return 0;
 }
 
 static void *expel_1_often(void *comm)
@@ -265,7 +256,7 @@ static void *expel_1_often(void *comm)
 }
 
 /* Expel from several threads of several ranks, while operations run. */
-static int many_threads(ddl_comm *comm)
+static void many_threads(ddl_comm *comm)
 {
     enum { THREADS = 3 };
     pthread_t threads[THREADS];
@@ -279,18 +270,15 @@ static int many_threads(ddl_comm *comm)
         go_on(comm, SIZE - 1);
     else
         CHECK(!shrink(comm), "it goes on");
-    return 0;
 }
 
-static int arguments(ddl_comm *comm)
+static void arguments(ddl_comm *comm)
 {
     char reason[300];
     begin(comm);
     const int wrong[] = {-1, PAIR, 1 << 30, rank};
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        CHECK(ddl_comm_expel(comm, wrong[i], "x") == DDL_EINVAL &&
-                  strstr(ddl_last_error(), "rank is "),
-              "%s", ddl_last_error());
+        REFUSED(ddl_comm_expel(comm, wrong[i], "x"), DDL_EINVAL, "rank is ");
     CHECK(ddl_comm_expel(NULL, 0, "x") == DDL_EINVAL, "no comm");
     OK(ddl_barrier(comm, NULL, NULL));
     memset(reason, 'a', sizeof reason);
@@ -302,11 +290,10 @@ static int arguments(ddl_comm *comm)
     CHECK(strstr(ddl_last_error(), ": ??[2Jaaa") && !strchr(ddl_last_error(), '\n') &&
               !strstr(ddl_last_error(), "ab"),
           "%s", ddl_last_error());
-    return 0;
 }
 
 /* Messages that no member sends expel no rank. */
-static int malformed(ddl_comm *comm)
+static void malformed(ddl_comm *comm)
 {
     struct {
         int32_t rank;
@@ -328,17 +315,16 @@ static int malformed(ddl_comm *comm)
     OK(ddl_comm_failed(comm, NULL, 0, &n));
     CHECK(n == 0, "%d", n);
     OK(ddl_barrier(comm, NULL, NULL)); /* then the process exits, which is a death */
-    return 0;
 }
 
 /* A member that has left is not missed. */
-static int has_left(ddl_comm *comm)
+static void has_left(ddl_comm *comm)
 {
     int n = 1;
     begin(comm);
     if (rank == 1) {
         ddl_comm_destroy(comm);
-        return 0;
+        return;
     }
     while (n) {
         char text[4096];
@@ -352,40 +338,26 @@ static int has_left(ddl_comm *comm)
     CHECK(n == 0, "%d", n);
     OK(ddl_comm_status(comm));
     ddl_comm_destroy(comm);
-    return 0;
 }
 
-typedef struct scene {
-    process_test test;
-    int size;
-} scene;
-
-static const scene scenes[] = {
-    {{"hangs", hangs, 0, false}, SIZE},
-    {{"is_alive", is_alive, 0, false}, SIZE},
-    {{"two_expel_each_other", two_expel_each_other, 0, false}, SIZE},
-    {{"hangs_in_creation", hangs_in_creation, 1 << 3, false}, SIZE},
-    {{"many_threads", many_threads, 0, false}, SIZE},
-    {{"both_expel", both_expel, 0, false}, PAIR},
-    {{"lower_hangs", lower_hangs, 0, false}, PAIR},
-    {{"dead_already", dead_already, 1, true}, PAIR},
-    {{"arguments", arguments, 0, false}, PAIR},
-    {{"malformed", malformed, 0, true}, PAIR},
-    {{"has_left", has_left, 0, true}, PAIR},
+static const process_test tests[] = {
+    {"hangs", hangs, 0},
+    {"is_alive", is_alive, 0},
+    {"two_expel_each_other", two_expel_each_other, 0},
+    {"hangs_in_creation", hangs_in_creation, 1 << 3},
+    {"many_threads", many_threads, 0},
+    {"both_expel", both_expel, 0, .size = PAIR},
+    {"lower_hangs", lower_hangs, 0, .size = PAIR},
+    {"dead_already", dead_already, 1, DDL_LINK_TCP, .size = PAIR},
+    {"arguments", arguments, 0, .size = PAIR},
+    {"malformed", malformed, 0, DDL_LINK_TCP, .size = PAIR},
+    {"has_left", has_left, 0, DDL_LINK_TCP, .size = PAIR},
 };
 
 int main(int argc, char **argv)
 {
     setenv("DDL_SUSPECT_MS", "600000", 1);
     setenv("DDL_DEAD_MS", "600000", 1);
-    b = map_shared(sizeof *b);
-    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    for (const scene *s = scenes; s < scenes + sizeof scenes / sizeof *scenes; s++)
-        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)
-            if (is_asked_for(&s->test, argc, argv) &&
-                !(s->test.tcp_only && links == DDL_LINK_SHM)) {
-                memset(b, 0, sizeof *b);
-                run_process_test(&s->test, s->size, links);
-            }
-    return 0;
+    b = map_per_run(sizeof *b);
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A folder in which writing takes forever blocks no rank: while a dead comm's record is written
  * there, this process stays alive for the members of its other comms. */
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "comm/comm.h"
 #include "health/health_state.h"

@@ -37,15 +37,14 @@ static const char *const roots[] = {"broadcast(f32, 4, root 0)", "broadcast(f32,
                                     "as operation 1"};
 
 /* Both ranks leave at once. */
-static int both_leave(ddl_comm *comm)
+static void both_leave(ddl_comm *comm)
 {
     OK(ddl_broadcast(comm, data, 4, DDL_F32, ddl_comm_rank(comm), NULL, NULL));
     leave(comm, roots);
-    return 0;
 }
 
 /* Rank 0 leaves before the other one has called anything. */
-static int leaves_early(ddl_comm *comm)
+static void leaves_early(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     if (rank == 1)
@@ -53,12 +52,11 @@ static int leaves_early(ddl_comm *comm)
             usleep(1000);
     OK(ddl_broadcast(comm, data, 4, DDL_F32, rank, NULL, NULL));
     CHECK(leave(comm, roots) == (rank == 1), "rank %d", rank);
-    return 0;
 }
 
 /* No rank leaves: heartbeats reveal the difference, and the comm fails. It is reported only
  * once. */
-static int none_leaves(ddl_comm *comm)
+static void none_leaves(ddl_comm *comm)
 {
     OK(ddl_broadcast(comm, data, 4, DDL_F32, ddl_comm_rank(comm), NULL, NULL));
     while (ddl_comm_status(comm) == DDL_OK)
@@ -67,36 +65,32 @@ static int none_leaves(ddl_comm *comm)
     CHECK(status == DDL_EMISMATCH, "%d %s", status, ddl_last_error());
     expect_words(ddl_comm_rank(comm), ddl_last_error(), roots);
     leave(comm, roots);
-    return 0;
 }
 
 /* Heartbeats may have revealed the difference, but no call has reported it. */
-static int not_reported(ddl_comm *comm)
+static void not_reported(ddl_comm *comm)
 {
     OK(ddl_broadcast(comm, data, 4, DDL_F32, ddl_comm_rank(comm), NULL, NULL));
     usleep(300000);
     leave(comm, roots);
-    return 0;
 }
 
 /* The counts differ by rank, and no rank knows all of them. */
-static int gather(ddl_comm *comm)
+static void gather(ddl_comm *comm)
 {
     static const int64_t counts[SIZE] = {3, 1};
     int rank = ddl_comm_rank(comm);
     OK(ddl_gatherv(comm, data, counts[rank], more, rank ? NULL : counts, NULL, DDL_F32, 0, NULL,
                    NULL));
     CHECK(!leave(comm, roots), "rank %d", rank);
-    return 0;
 }
 
-static int alltoall(ddl_comm *comm)
+static void alltoall(ddl_comm *comm)
 {
     static const int64_t give[SIZE][SIZE] = {{1, 5}, {2, 7}}, take[SIZE][SIZE] = {{1, 2}, {5, 7}};
     int rank = ddl_comm_rank(comm);
     OK(ddl_alltoallv(comm, data, give[rank], NULL, more, take[rank], NULL, DDL_F32, NULL, NULL));
     CHECK(!leave(comm, roots), "rank %d", rank);
-    return 0;
 }
 
 /* One rank has called one operation more, which is complete there, and which the other never calls.
@@ -110,26 +104,24 @@ static void leave_after_more(ddl_comm *comm, int late, const char *call)
     CHECK(leave(comm, words) || rank != late, "rank %d does not know", rank);
 }
 
-static int one_more_of_first(ddl_comm *comm)
+static void one_more_of_first(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));
     if (ddl_comm_rank(comm) == 0)
         OK(ddl_broadcast(comm, data, 4, DDL_F32, 0, NULL, NULL));
     leave_after_more(comm, 1, "broadcast(f32, 4, root 0)");
-    return 0;
 }
 
-static int one_more_of_last(ddl_comm *comm)
+static void one_more_of_last(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));
     if (ddl_comm_rank(comm) == 1)
         OK(ddl_reduce(comm, data, more, 4, DDL_F32, DDL_SUM, 0, NULL, NULL));
     leave_after_more(comm, 1, "reduce(f32, 4, sum, root 0)");
-    return 0;
 }
 
 /* The operation has failed, or its rank knows why it cannot complete: nothing is left to report. */
-static int one_more_fails(ddl_comm *comm)
+static void one_more_fails(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     OK(ddl_barrier(comm, NULL, NULL));
@@ -138,7 +130,6 @@ static int one_more_fails(ddl_comm *comm)
         CHECK(status == DDL_EPEER, "%d: %s", status, ddl_last_error());
     }
     CHECK(!leave(comm, roots), "rank %d", rank);
-    return 0;
 }
 
 typedef struct last_case {
@@ -147,31 +138,30 @@ typedef struct last_case {
 } last_case;
 
 static const last_case cases[] = {
-    {{"both_leave", both_leave, 0, false}, 1, 2},
-    {{"leaves_early", leaves_early, 0, false}, 1, 1},
-    {{"none_leaves", none_leaves, 0, false}, 0, 0},
-    {{"not_reported", not_reported, 0, false}, 1, 2},
-    {{"gather", gather, 0, false}, 0, 0},
-    {{"alltoall", alltoall, 0, false}, 0, 0},
-    {{"one_more_of_first", one_more_of_first, 0, false}, 1, 2},
-    {{"one_more_of_last", one_more_of_last, 0, false}, 1, 2},
-    {{"one_more_fails", one_more_fails, 0, false}, 0, 0},
+    {{"both_leave", both_leave, 0}, 1, 2},
+    {{"leaves_early", leaves_early, 0}, 1, 1},
+    {{"none_leaves", none_leaves, 0}, 0, 0},
+    {{"not_reported", not_reported, 0}, 1, 2},
+    {{"gather", gather, 0}, 0, 0},
+    {{"alltoall", alltoall, 0}, 0, 0},
+    {{"one_more_of_first", one_more_of_first, 0}, 1, 2},
+    {{"one_more_of_last", one_more_of_last, 0}, 1, 2},
+    {{"one_more_fails", one_more_fails, 0}, 0, 0},
 };
 
 int main(int argc, char **argv)
 {
     setenv("DDL_LOG", "off", 0);
-    all = map_shared(sizeof *all);
+    all = map_per_run(sizeof *all);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
-            if (!is_asked_for(&cases[i].test, argc, argv))
+            process_test test = cases[i].test;
+            if (!is_asked_for(&test, argc, argv))
                 continue;
-            atomic_store(&all->n_aware, 0);
-            atomic_store(&all->left, 0);
-            run_process_test(&cases[i].test, SIZE, links);
+            test.links = links;
+            run_process_test(&test, SIZE);
             int n_aware = atomic_load(&all->n_aware);
             CHECK(n_aware >= cases[i].least && n_aware <= cases[i].most, "%s: %d ranks know",
                   cases[i].test.name, n_aware);
         }
-    return 0;
 }

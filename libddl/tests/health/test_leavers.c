@@ -29,68 +29,57 @@ static void expect_failed_receive(ddl_comm *comm, const char *words)
     int32_t in;
     double start = seconds();
     ddl_status status = ddl_recv(comm, &in, 1, DDL_I32, ENDS, 0, NULL, NULL, NULL);
-    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), words), "%d %s", status,
-          ddl_last_error());
+    REFUSED(status, DDL_EPEER, words);
     CHECK(seconds() - start < 10, "after %g s", seconds() - start);
     ddl_comm_destroy(comm);
 }
 
-static int one_leaves(ddl_comm *comm)
+static void one_leaves(ddl_comm *comm)
 {
     if (leave_others(comm))
-        return 0;
+        return;
     if (ddl_comm_rank(comm) == WAITS)
         expect_failed_receive(comm, "rank 3 on ");
     else
         ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* The process of the rank that left still runs, so its endpoint still answers. */
-static int one_leaves_and_lives(ddl_comm *comm)
+static void one_leaves_and_lives(ddl_comm *comm)
 {
     if (leave_others(comm))
-        return 0;
+        return;
     if (ddl_comm_rank(comm) == WAITS) {
         expect_failed_receive(comm, "rank 3 on ");
         atomic_store(told, 1);
-        return 0;
+        return;
     }
     ddl_comm_destroy(comm);
     double end = seconds() + 20;
     while (!atomic_load(told) && seconds() < end)
         usleep(1000);
-    return 0;
 }
 
-static int one_is_killed(ddl_comm *comm)
+static void one_is_killed(ddl_comm *comm)
 {
     if (leave_others(comm))
-        return 0;
+        return;
     if (ddl_comm_rank(comm) == ENDS) {
         usleep(500000);
         raise(SIGKILL);
     }
     expect_failed_receive(comm, "rank 3 on ");
-    return 0;
 }
 
 static const process_test tests[] = {
-    {"one_leaves", one_leaves, 0, true},
-    {"one_leaves_and_lives", one_leaves_and_lives, 0, true},
-    {"one_is_killed", one_is_killed, 1 << ENDS, true},
+    {"one_leaves", one_leaves, 0, DDL_LINK_TCP},
+    {"one_leaves_and_lives", one_leaves_and_lives, 0, DDL_LINK_TCP},
+    {"one_is_killed", one_is_killed, 1 << ENDS, DDL_LINK_TCP},
 };
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 0);
-    left = map_shared(2 * sizeof *left);
+    left = map_per_run(2 * sizeof *left);
     told = left + 1;
-    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++) {
-        atomic_store(left, 0);
-        atomic_store(told, 0);
-        if (is_asked_for(&tests[t], argc, argv))
-            run_process_test(&tests[t], SIZE, DDL_LINK_TCP);
-    }
-    return 0;
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

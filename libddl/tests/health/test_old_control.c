@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A control connection of a failed attempt to create a comm is not used for the next attempt,
  * although it arrives first: when it ends, the comm continues. */
-#include <errno.h>
-#include <string.h>
-
 #include "base/clock.h"
 #include "connect/wireup/wireup.h"
 #include "health/health.h"
@@ -114,5 +111,4 @@ int main(void)
         CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && !status, "rank %d: %x", rank,
               (unsigned)status);
     munmap(s, sizeof *s);
-    return 0;
 }

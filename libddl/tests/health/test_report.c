@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A comm's report, flight record and counters, the warning about a stalled operation, and the file
  * that a dead comm writes. Ranks are processes. */
-#include <fcntl.h>
-#include <stdlib.h>
-
 #include "processes.h"
 
 enum { SIZE = 3, LATE = 2, TEXT = 1 << 20 };
@@ -37,7 +34,7 @@ static void await_warning(const char *name)
     } while (!strstr(text, "has waited for "));
 }
 
-static int stalls(ddl_comm *comm)
+static void stalls(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     size_t length, again;
@@ -82,7 +79,6 @@ static int stalls(ddl_comm *comm)
     CHECK(counters.operations == 3 && counters.bytes >= 40 && counters.pending == 0, "%llu %llu",
           (unsigned long long)counters.operations, (unsigned long long)counters.bytes);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 static int late_by_name;
@@ -97,7 +93,7 @@ static ddl_work *reduce_by_name(ddl_comm *comm, const char *name)
 
 /* All waiting ranks report which ranks have not called the name, although only rank 0 knows that,
  * and may not have called it itself. */
-static int stalls_by_name(ddl_comm *comm)
+static void stalls_by_name(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     size_t length;
@@ -134,11 +130,10 @@ static int stalls_by_name(ddl_comm *comm)
     OK(ddl_work_wait(work, -1));
     ddl_work_destroy(work);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* More operations than the recorder holds, from all lanes: it contains the last ones. */
-static int many(ddl_comm *comm)
+static void many(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     size_t length;
@@ -158,10 +153,9 @@ static int many(ddl_comm *comm)
         events++;
     CHECK(events >= 1000 && events <= 1024, "%d events", events);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
-static int dies(ddl_comm *comm)
+static void dies(ddl_comm *comm)
 {
     OK(ddl_allreduce(comm, NULL, data, 7, DDL_F32, DDL_SUM, NULL, NULL));
     if (ddl_comm_rank(comm) == LATE)
@@ -179,18 +173,6 @@ static int dies(ddl_comm *comm)
     OK(ddl_comm_counters(comm, &counters));
     CHECK(counters.deaths == 1, "%llu", (unsigned long long)counters.deaths);
     ddl_comm_destroy(comm);
-    return 0;
-}
-
-static void run(const char *name, process_fn *fn, uint32_t links, bool victim_dies)
-{
-    int status[PROCESSES_MAX];
-    double start = seconds();
-    run_processes(SIZE, links, fn, 60, status);
-    printf("%-10s %s %.2f s\n", name, links == DDL_LINK_SHM ? "shm" : "tcp", seconds() - start);
-    for (int rank = 0; rank < SIZE; rank++)
-        CHECK(victim_dies && rank == LATE ? WIFSIGNALED(status[rank]) : status[rank] == 0,
-              "rank %d ended with %x", rank, status[rank]);
 }
 
 static int count_files(const char *pattern)
@@ -209,14 +191,14 @@ int main(void)
     CHECK(mkdtemp(folder), "%s", folder);
     setenv("DDL_STALL_WARN_MS", "300", 1);
     for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
-        run("stalls", stalls, links, false);
+        run_process_test(&(process_test){"stalls", stalls, 0, links}, SIZE);
         for (late_by_name = 0; late_by_name < SIZE; late_by_name += LATE)
-            run("by name", stalls_by_name, links, false);
-        run("many", many, links, false);
+            run_process_test(&(process_test){"by name", stalls_by_name, 0, links}, SIZE);
+        run_process_test(&(process_test){"many", many, 0, links}, SIZE);
     }
     setenv("DDL_LOG", "off", 1); /* the comms die on purpose */
     setenv("DDL_TRACE_DIR", folder, 1);
-    run("dies", dies, DDL_LINK_TCP, true);
+    run_process_test(&(process_test){"dies", dies, 1 << LATE, DDL_LINK_TCP}, SIZE);
     CHECK(count_files("ddl-*-rank[01].json") == 2, "%d", count_files("ddl-*"));
     char command[100];
     snprintf(command, sizeof command, "rm -r %s", folder);

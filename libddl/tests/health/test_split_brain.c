@@ -48,15 +48,14 @@ static ddl_comm *shrink(ddl_comm *comm)
 
 /* Report the comm in which this rank has ended: ranks that continue together report the same
  * one. */
-static int report_comm(ddl_comm *next)
+static void report_comm(ddl_comm *comm)
 {
     int32_t lowest = rank;
     bool goes_on =
-        next && ddl_allreduce(next, NULL, &lowest, 1, DDL_I32, DDL_MIN, NULL, NULL) == DDL_OK;
+        comm && ddl_allreduce(comm, NULL, &lowest, 1, DDL_I32, DDL_MIN, NULL, NULL) == DDL_OK;
     atomic_store(&b->next_comm[rank], goes_on ? lowest + 1 : -1);
     atomic_fetch_add(&b->said, 1);
     await(&b->said, left);
-    return 0;
 }
 
 static void stop(int peer)
@@ -93,24 +92,25 @@ static void cut(ddl_comm *comm, int peer)
 }
 
 /* 1 and 2 are stopped, expelled by 0, and continued; 0 computes while they continue and leave. */
-static int others_leave_later(ddl_comm *comm)
+static void others_leave_later(ddl_comm *comm)
 {
     begin(comm, 3);
     if (rank == 0) {
         stop_until_expelled(comm, 1, 2);
         await(&b->stage, 2);
         usleep(500000);
-        return report_comm(shrink(comm));
+        report_comm(shrink(comm));
+        return;
     }
     fail_once(comm);
     ddl_comm *next = shrink(comm);
     ddl_comm_destroy(comm);
     atomic_fetch_add(&b->stage, 1);
-    return report_comm(next);
+    report_comm(next);
 }
 
 /* 1 and 2 continue together; 1 reports that and waits to be killed. */
-static int shrink_until_1_dies(ddl_comm *comm)
+static void shrink_until_1_dies(ddl_comm *comm)
 {
     fail_once(comm);
     ddl_comm *next = shrink(comm);
@@ -121,11 +121,11 @@ static int shrink_until_1_dies(ddl_comm *comm)
         pause();
     }
     fail_once(next);
-    return report_comm(shrink(next));
+    report_comm(shrink(next));
 }
 
 /* As others_leave_later, but one of them is killed after they have continued. */
-static int others_die_later(ddl_comm *comm)
+static void others_die_later(ddl_comm *comm)
 {
     begin(comm, 2);
     if (rank == 0) {
@@ -133,13 +133,14 @@ static int others_die_later(ddl_comm *comm)
         await(&b->stage, 1);
         kill(b->pids[1], SIGKILL);
         usleep(300000);
-        return report_comm(shrink(comm));
+        report_comm(shrink(comm));
+    } else {
+        shrink_until_1_dies(comm);
     }
-    return shrink_until_1_dies(comm);
 }
 
 /* 0 is cut off, 1 and 2 continue, and 1 is killed: a witness confirms that to 0 too late. */
-static int confirm_late(ddl_comm *comm)
+static void confirm_late(ddl_comm *comm)
 {
     begin(comm, 2);
     if (rank == 0) {
@@ -153,31 +154,34 @@ static int confirm_late(ddl_comm *comm)
         pthread_mutex_lock(&c->detector->lock);
         ddl__member_launcher_confirm(c->membership, 1, 0, ddl__now()); /* as the launcher would */
         pthread_mutex_unlock(&c->detector->lock);
-        return report_comm(shrink(comm));
+        report_comm(shrink(comm));
+    } else {
+        shrink_until_1_dies(comm);
     }
-    return shrink_until_1_dies(comm);
 }
 
 /* Heartbeats fill the socket of a stopped member: the last message needs room. */
-static int full_socket(ddl_comm *comm)
+static void full_socket(ddl_comm *comm)
 {
     begin(comm, 3);
     if (rank == 0)
         stop(2);
     fail_once(comm);
     ddl_comm *next = shrink(comm);
-    if (rank == 2)
-        return report_comm(next);
+    if (rank == 2) {
+        report_comm(next);
+        return;
+    }
     OK(ddl_barrier(next, NULL, NULL));
     ddl_comm_destroy(comm);
     OK(ddl_barrier(next, NULL, NULL));
     if (rank == 0)
         continue_member(2);
-    return report_comm(next);
+    report_comm(next);
 }
 
 /* 0 and 1 are cut off from 2 and 3: no rank of the minority waits for the creation's limit. */
-static int minority(ddl_comm *comm)
+static void minority(ddl_comm *comm)
 {
     begin(comm, 4);
     if (rank >= 2) {
@@ -189,11 +193,11 @@ static int minority(ddl_comm *comm)
     ddl_comm *next = shrink(comm);
     CHECK(!next == (rank >= 2), "rank %d goes on or does not", rank);
     CHECK(seconds() - start < 10, "rank %d waited for %g s", rank, seconds() - start);
-    return report_comm(next);
+    report_comm(next);
 }
 
 /* 0, which leads the agreement, is cut off from 2 and 3, and 1 from none: 0 is left out. */
-static int cut_off_leader(ddl_comm *comm)
+static void cut_off_leader(ddl_comm *comm)
 {
     begin(comm, 4);
     if (rank == 0) {
@@ -205,56 +209,35 @@ static int cut_off_leader(ddl_comm *comm)
     ddl_comm *next = shrink(comm);
     CHECK(!next == (rank == 0), "rank %d goes on or does not", rank);
     CHECK(seconds() - start < 10, "rank %d waited for %g s", rank, seconds() - start);
-    return report_comm(next);
+    report_comm(next);
 }
 
-typedef struct scene {
-    const char *name;
-    process_fn *fn;
-    int size;
-    unsigned dead; /* ranks, as bits */
-    uint32_t links;
-    const char *heartbeat, *silence; /* ms */
-} scene;
+#define SILENCE(heartbeat, silence)                                                                \
+    .settings = {"DDL_HEARTBEAT_MS=" heartbeat, "DDL_SUSPECT_MS=" silence, "DDL_DEAD_MS=" silence}
 
-static const scene scenes[] = {
-    {"others_leave_later", others_leave_later, 3, 0, DDL_LINK_SHM, "100", "1000"},
-    {"others_leave_later", others_leave_later, 3, 0, DDL_LINK_TCP, "100", "1000"},
-    {"others_die_later", others_die_later, 3, 2, DDL_LINK_SHM, "100", "1000"},
-    {"confirm_late", confirm_late, 3, 2, DDL_LINK_TCP, "100", "1000"},
-    {"full_socket", full_socket, 3, 0, DDL_LINK_SHM, "10", "4000"},
-    {"minority", minority, 4, 0, DDL_LINK_TCP, "100", "1000"},
-    {"cut_off_leader", cut_off_leader, 4, 0, DDL_LINK_TCP, "100", "1000"},
+static const process_test tests[] = {
+    {"others_leave_later", others_leave_later, SILENCE("100", "1000")},
+    {"others_die_later", others_die_later, 2, DDL_LINK_SHM, SILENCE("100", "1000")},
+    {"confirm_late", confirm_late, 2, DDL_LINK_TCP, SILENCE("100", "1000")},
+    {"full_socket", full_socket, 0, DDL_LINK_SHM, SILENCE("10", "4000")},
+    {"minority", minority, 0, DDL_LINK_TCP, 4, SILENCE("100", "1000")},
+    {"cut_off_leader", cut_off_leader, 0, DDL_LINK_TCP, 4, SILENCE("100", "1000")},
 };
-
-static void run(const scene *s)
-{
-    int status[PROCESSES_MAX], next_comm = -1;
-    setenv("DDL_HEARTBEAT_MS", s->heartbeat, 1);
-    setenv("DDL_SUSPECT_MS", s->silence, 1);
-    setenv("DDL_DEAD_MS", s->silence, 1);
-    memset(b, 0, sizeof *b);
-    run_processes(s->size, s->links, s->fn, 60, status);
-    for (int r = 0; r < s->size; r++) {
-        bool killed = WIFSIGNALED(status[r]) && WTERMSIG(status[r]) == SIGKILL;
-        CHECK(s->dead >> r & 1 ? killed : status[r] == 0, "%s: rank %d ended with %x", s->name, r,
-              (unsigned)status[r]);
-        printf("%s: rank %d: %d\n", s->name, r, b->next_comm[r]);
-        if (b->next_comm[r] <= 0)
-            continue;
-        CHECK(next_comm < 0 || next_comm == b->next_comm[r], "%s: ranks %d and %d go on apart",
-              s->name, next_comm - 1, r);
-        next_comm = b->next_comm[r];
-    }
-}
 
 int main(int argc, char **argv)
 {
-    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    b = map_shared(sizeof *b);
-    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
-        if ((argc < 2 || !strcmp(argv[1], scenes[i].name)) &&
-            !(scenes[i].fn == cut_off_leader && ddl__is_sparse(MOST))) /* has no such connections */
-            run(&scenes[i]);
-    return 0;
+    b = map_per_run(sizeof *b);
+    for (const process_test *t = tests; t < tests + sizeof tests / sizeof *tests; t++) {
+        if (t->fn == cut_off_leader && ddl__is_sparse(MOST)) /* has no such connections */
+            continue;
+        run_process_tests(t, 1, 3, argc, argv);
+        int next_comm = -1;
+        for (int r = 0; r < MOST; r++) {
+            if (b->next_comm[r] <= 0)
+                continue;
+            CHECK(next_comm < 0 || next_comm == b->next_comm[r], "%s: ranks %d and %d go on apart",
+                  t->name, next_comm - 1, r);
+            next_comm = b->next_comm[r];
+        }
+    }
 }

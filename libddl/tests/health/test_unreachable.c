@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a survivor that creates the next comm makes of another one that it cannot connect to: the
  * functions of the membership are called directly. */
-#include <stdlib.h>
-
 #include "base/time_limits.h"
 #include "check.h"
 #include "membership/state.h"
@@ -11,9 +9,8 @@ enum { SIZE = 40, SELF = 20, PEER = 7 };
 
 static int n_lost; /* LOST about PEER, to one member */
 
-static void send(void *context, int to, const ddl__member_msg *message)
+static void record(void *context, int to, const ddl__member_msg *message)
 {
-    (void)context;
     n_lost += to == 0 && message->kind == DDL__LOST && message->rank == PEER;
 }
 
@@ -55,15 +52,14 @@ static bool has_late_pairs(void *context, int rank)
 
 static uint64_t network(void *context, int rank)
 {
-    (void)context;
     return (uint64_t)rank + 1;
 }
 
 /* A member of a sparse comm that creates the comm of all. PEER has a control connection or none. */
 static ddl__membership *create(bool is_connected)
 {
-    static const ddl__member_ports ports = {send, send_gone, died,           left,   watch,
-                                            end,  continues, has_late_pairs, network};
+    static const ddl__member_ports ports = {record, send_gone, died,           left,   watch,
+                                            end,    continues, has_late_pairs, network};
     ddl__membership *m = calloc(1, ddl__membership_bytes(SIZE));
     CHECK(m, "no memory");
     ddl__membership_init(m, &ports, NULL, SELF, SIZE);
@@ -160,5 +156,4 @@ int main(void)
     test_member_dead_by_report();
     test_member_with_heartbeats();
     test_member_with_few_heartbeats();
-    return 0;
 }

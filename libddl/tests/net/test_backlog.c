@@ -2,10 +2,7 @@
 /* A member whose backlog of unix connections is full is still on this host: a rank that dials it
  * waits for room, and then shares memory with it. Runs in a network namespace with short
  * backlogs. */
-#include <errno.h>
-#include <fcntl.h>
 #include <net/if.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 
 #include "base/clock.h"
@@ -106,5 +103,4 @@ int main(void)
     }
     for (int i = 0; i < n; i++)
         close(fds[i]);
-    return 0;
 }

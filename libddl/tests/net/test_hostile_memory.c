@@ -2,14 +2,8 @@
 /* Memory that a broken or hostile peer offers is rejected with the reason, before it is read, and
  * without leaking a descriptor. Data that other processes send to the socket for offers is
  * ignored. */
-#include <dirent.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "check.h"
+#include "entries.h"
 #include "net/shm/bell.h"
 #include "net/shm/lending.h"
 #include "net/shm/memory_file.h"
@@ -39,16 +33,6 @@ static void pair_destroy(pair *p)
     p->link->ops->destroy(p->link);
     for (int i = 0; i < 2; i++)
         ddl__arena_drop(p->arenas[i]);
-}
-
-static int count_descriptors(void)
-{
-    int n = 0;
-    DIR *list = opendir("/proc/self/fd");
-    while (readdir(list))
-        n++;
-    closedir(list);
-    return n;
 }
 
 static int connect_to(const pair *p)
@@ -269,5 +253,4 @@ int main(void)
     test_flood();
     test_replaced(true);
     test_replaced(false);
-    return 0;
 }

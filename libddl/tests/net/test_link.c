@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links over shared memory. With `shm` each side maps it separately, as two processes do; with
  * `inproc` it is mapped once, as between threads. */
-#include <string.h>
-
 #include "link_conformance.h"
 #include "net/shm/regions.h"
 #include "net/shm/shm.h"
@@ -74,8 +72,7 @@ static void destroy(star *s)
 /* Two links of one pair, and links of two pairs, do not block each other. */
 static void test_beside_is_apart(void)
 {
-    star_factory factory = {create_beside, destroy, NULL};
-    star s = star_create(&factory, LEAVES);
+    star s = star_create(&(star_factory){create_beside, destroy, NULL}, LEAVES);
     memory *m = s.own;
     uint64_t sent = 0;
     while (publish_span(&s.centre[0], 1, sent, 1000)) /* no rank reads it */
@@ -88,7 +85,7 @@ static void test_beside_is_apart(void)
     }
     for (uint64_t k = 0; k < sent; k++)
         read_soon(NULL, s.leaf[0], k, 1000);
-    star_destroy(&factory, &s);
+    star_destroy(&s);
 }
 
 /* Spans with lengths that just fit inside an entry, for one reader and for several, and just do
@@ -96,8 +93,7 @@ static void test_beside_is_apart(void)
 static void test_short_spans(void (*make)(star *s))
 {
     static const size_t lengths[] = {0, 95, 96, 97, 607, 608, 609};
-    star_factory factory = {make, destroy, NULL};
-    star s = star_create(&factory, LEAVES);
+    star s = star_create(&(star_factory){make, destroy, NULL}, LEAVES);
     for (uint64_t k = 0; k < 1000; k++) {
         unsigned readers = 1 + k % (make == create ? LEAVES : 1);
         size_t bytes = lengths[k % 7];
@@ -105,7 +101,7 @@ static void test_short_spans(void (*make)(star *s))
         for (unsigned i = 0; i < readers; i++)
             read_soon(NULL, s.leaf[i], k, bytes);
     }
-    star_destroy(&factory, &s);
+    star_destroy(&s);
 }
 
 /* A second link gets the peer's state from the first, after everything that was sent. */
@@ -126,7 +122,7 @@ static void test_beside_ends(void)
         CHECK(!span_is_next(leaf, 1, 0) && leaf->state == state, "state %d, not %d", leaf->state,
               state);
         CHECK(state == DDL__LINK_LEFT || leaf->reason[0], "no reason");
-        star_destroy(&factory, &s);
+        star_destroy(&s);
     }
 }
 
@@ -135,8 +131,7 @@ static void test_beside_ends(void)
 static void test_several_at_once(void (*make)(star *s))
 {
     enum { SPAN = ARENA / 5 };
-    star_factory factory = {make, destroy, NULL};
-    star s = star_create(&factory, 1);
+    star s = star_create(&(star_factory){make, destroy, NULL}, 1);
     ddl__link *from = s.leaf[0], *const *to = &s.centre[0];
     const ddl__link_ops *ops = from->ops;
     for (uint64_t k = 0; k < 100; k += 2) {
@@ -167,15 +162,14 @@ static void test_several_at_once(void (*make)(star *s))
         }
         CHECK(ops->flush(*to) == DDL__LINK_DRAINED, "not released");
     }
-    star_destroy(&factory, &s);
+    star_destroy(&s);
 }
 
 /* A span for which no ring has room does not affect later spans; short ones have separate room. */
 static void test_room(void)
 {
     enum { SHORT = 100 };
-    star_factory factory = {create, destroy, NULL};
-    star s = star_create(&factory, 1);
+    star s = star_create(&(star_factory){create, destroy, NULL}, 1);
     ddl__link *const *to = &s.centre[0];
     CHECK(!to[0]->ops->reserve(to, 1, ARENA + 64), "more than there is");
     CHECK(publish_span(to, 1, 0, 1000), "no room for a span");
@@ -189,7 +183,7 @@ static void test_room(void)
     }
     for (unsigned i = 0; i < 2; i++)
         read_soon(NULL, s.leaf[0], 1 + i, SHORT);
-    star_destroy(&factory, &s);
+    star_destroy(&s);
 }
 
 /* Send span k from a region: zero-copy if the peer maps it. */
@@ -203,12 +197,36 @@ static bool send_from(ddl__link *to, ddl__regions *regions, char *buffer, uint64
     return lent;
 }
 
+/* A link and a buffer of a region, which is lent from. */
+typedef struct lender {
+    star s;
+    ddl__link *to, *from;
+    ddl__regions *regions;
+    char *buffer;
+} lender;
+
+static lender lender_create(void)
+{
+    lender l = {.s = star_create(&(star_factory){create, destroy, NULL}, 1),
+                .regions = ddl__regions_create()};
+    l.to = l.s.centre[0];
+    l.from = l.s.leaf[0];
+    l.buffer = ddl__memory_alloc(l.regions, DDL__REGION_LEAST);
+    return l;
+}
+
+static void lender_destroy(lender *l)
+{
+    ddl__memory_free(l->buffer);
+    ddl__regions_release(l->regions);
+    star_destroy(&l->s);
+}
+
 /* A span of a region is copied until the peer maps the region. From then on it is read in place,
  * until it is released. A region with the number of an earlier one is mapped again. */
 static void test_lent(void)
 {
-    star_factory factory = {create, destroy, NULL};
-    star s = star_create(&factory, 1);
+    star s = star_create(&(star_factory){create, destroy, NULL}, 1);
     ddl__link *to = s.centre[0];
     ddl__regions *regions = ddl__regions_create();
     uint64_t k = 0;
@@ -226,36 +244,31 @@ static void test_lent(void)
         ddl__memory_free(buffer);
     }
     ddl__regions_release(regions);
-    star_destroy(&factory, &s);
+    star_destroy(&s);
 }
 
 /* A zero-copy span of a link that is closed before its release must not be used, and no more spans
  * arrive. A copied span is still valid. */
 static void test_lent_and_closed(bool lent)
 {
-    star_factory factory = {create, destroy, NULL};
-    star s = star_create(&factory, 1);
-    ddl__link *to = s.centre[0], *from = s.leaf[0];
-    ddl__regions *regions = ddl__regions_create();
-    char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
-    send_from(to, regions, buffer, 0);
-    read_soon(NULL, from, 0, DDL__LEND_LEAST);
+    lender l = lender_create();
+    send_from(l.to, l.regions, l.buffer, 0);
+    read_soon(NULL, l.from, 0, DDL__LEND_LEAST);
     for (uint64_t k = 1; k < 3; k++)
-        CHECK(lent ? send_from(to, regions, buffer, k) : publish_span(&to, 1, k, DDL__LEND_LEAST),
+        CHECK(lent ? send_from(l.to, l.regions, l.buffer, k)
+                   : publish_span(&l.to, 1, k, DDL__LEND_LEAST),
               "span %d", (int)k);
     for (uint64_t k = 1; k < 3; k++) {
         ddl__signature signature = signature_of(k);
-        const void *span = ddl__link_peek(from, DDL__LEND_LEAST, &signature);
+        const void *span = ddl__link_peek(l.from, DDL__LEND_LEAST, &signature);
         CHECK(!span == (lent && k == 2), "span %d", (int)k);
         if (!span)
             break;
-        to->ops->close(to, "enough");
-        CHECK(from->ops->release(from) == !lent, "span %d", (int)k);
+        l.to->ops->close(l.to, "enough");
+        CHECK(l.from->ops->release(l.from) == !lent, "span %d", (int)k);
     }
-    check_becomes(from, DDL__LINK_ABORTED);
-    ddl__memory_free(buffer);
-    ddl__regions_release(regions);
-    star_destroy(&factory, &s);
+    check_becomes(l.from, DDL__LINK_ABORTED);
+    lender_destroy(&l);
 }
 
 /* Lend span k, whose result is wanted in place; the peer stores it there. */
@@ -281,74 +294,61 @@ static void lend_and_return(ddl__link *to, ddl__link *from, ddl__regions *region
  * wanted. */
 static void test_returned(void)
 {
-    star_factory factory = {create, destroy, NULL};
-    star s = star_create(&factory, 1);
-    ddl__link *to = s.centre[0], *from = s.leaf[0];
-    ddl__regions *regions = ddl__regions_create();
-    char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
+    lender l = lender_create();
     ddl__region region;
     uint64_t k = 0;
-    send_from(to, regions, buffer, k);
-    read_soon(NULL, from, k++, DDL__LEND_LEAST);
-    CHECK(send_from(to, regions, buffer, k), "copied");
+    send_from(l.to, l.regions, l.buffer, k);
+    read_soon(NULL, l.from, k++, DDL__LEND_LEAST);
+    CHECK(send_from(l.to, l.regions, l.buffer, k), "copied");
     ddl__signature signature = signature_of(k);
-    CHECK(ddl__link_peek(from, DDL__LEND_LEAST, &signature) && !from->ops->borrow(from),
+    CHECK(ddl__link_peek(l.from, DDL__LEND_LEAST, &signature) && !l.from->ops->borrow(l.from),
           "a result that is not wanted");
-    read_soon(NULL, from, k++, DDL__LEND_LEAST);
+    read_soon(NULL, l.from, k++, DDL__LEND_LEAST);
     for (int detached = 0; detached < 2; detached++, k++) {
-        char *at = buffer + (3 * k % 5) * DDL__LEND_LEAST;
-        region = ddl__regions_find(regions, buffer);
-        lend_and_return(to, from, regions, at, k);
+        char *at = l.buffer + (3 * k % 5) * DDL__LEND_LEAST;
+        region = ddl__regions_find(l.regions, l.buffer);
+        lend_and_return(l.to, l.from, l.regions, at, k);
         signature = signature_of(k);
         if (detached) {
-            ddl__region_detach(regions, &region, at, DDL__LEND_LEAST);
+            ddl__region_detach(l.regions, &region, at, DDL__LEND_LEAST);
             memset(at, 0, DDL__LEND_LEAST); /* as another operation's caller may */
         }
-        CHECK(to->ops->peek(to, 0, at, DDL__LEND_LEAST, &signature) == at, "not returned");
+        CHECK(l.to->ops->peek(l.to, 0, at, DDL__LEND_LEAST, &signature) == at, "not returned");
         check_filled(at, DDL__LEND_LEAST, k + 1);
-        to->ops->release(to);
+        l.to->ops->release(l.to);
     }
-    CHECK(!ddl__regions_find(regions, buffer).base, "lent from detached memory");
-    CHECK(!to->ops->lend(to, &region, buffer, DDL__LEND_LEAST, &signature, false), "lent");
-    ddl__memory_free(buffer);
-    ddl__regions_release(regions);
-    star_destroy(&factory, &s);
+    CHECK(!ddl__regions_find(l.regions, l.buffer).base, "lent from detached memory");
+    CHECK(!l.to->ops->lend(l.to, &region, l.buffer, DDL__LEND_LEAST, &signature, false), "lent");
+    lender_destroy(&l);
 }
 
 /* A peer that returns a result that was not requested, or in another place, is lost. */
 static void test_returned_elsewhere(bool elsewhere)
 {
-    star_factory factory = {create, destroy, NULL};
-    star s = star_create(&factory, 1);
-    ddl__link *to = s.centre[0], *from = s.leaf[0];
-    ddl__regions *regions = ddl__regions_create();
-    char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
+    lender l = lender_create();
     ddl__signature signature = signature_of(1);
     if (elsewhere) {
-        send_from(to, regions, buffer, 0);
-        read_soon(NULL, from, 0, DDL__LEND_LEAST);
-        lend_and_return(to, from, regions, buffer, 1);
+        send_from(l.to, l.regions, l.buffer, 0);
+        read_soon(NULL, l.from, 0, DDL__LEND_LEAST);
+        lend_and_return(l.to, l.from, l.regions, l.buffer, 1);
     } else {
-        from->ops->give_back(from, DDL__LEND_LEAST, &signature);
+        l.from->ops->give_back(l.from, DDL__LEND_LEAST, &signature);
     }
-    CHECK(!to->ops->peek(to, 0, buffer + elsewhere, DDL__LEND_LEAST, &signature), "found");
-    CHECK(to->state == DDL__LINK_LOST && strstr(to->reason, "corrupt"), "%d %s", to->state,
-          to->reason);
-    ddl__memory_free(buffer);
-    ddl__regions_release(regions);
-    star_destroy(&factory, &s);
+    CHECK(!l.to->ops->peek(l.to, 0, l.buffer + elsewhere, DDL__LEND_LEAST, &signature), "found");
+    CHECK(l.to->state == DDL__LINK_LOST && strstr(l.to->reason, "corrupt"), "%d %s", l.to->state,
+          l.to->reason);
+    lender_destroy(&l);
 }
 
 /* No more spans are reserved than a ring has entries for. */
 static void test_ring_is_full(void)
 {
-    star_factory factory = {create, destroy, NULL};
-    star s = star_create(&factory, 1);
+    star s = star_create(&(star_factory){create, destroy, NULL}, 1);
     unsigned n = 0;
     while (n < 1000 && s.centre[0]->ops->reserve(&s.centre[0], 1, 1000))
         n++;
     CHECK(n == 64, "%u spans", n);
-    star_destroy(&factory, &s);
+    star_destroy(&s);
 }
 
 int main(int argc, char **argv)
@@ -372,5 +372,4 @@ int main(int argc, char **argv)
     test_returned_elsewhere(false);
     test_beside_is_apart();
     test_beside_ends();
-    return 0;
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links over TCP and over unix stream sockets, also encrypted, and their reaction to invalid
  * data. */
-#include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 
 #include "link_conformance.h"
 #include "net/tcp/tcp.h"
@@ -349,8 +347,7 @@ static void test_destroy_unread(void)
 static void test_at_once(void)
 {
     static unsigned char memory[1000];
-    star s = {.leaves = 1};
-    create_tcp(&s);
+    star s = star_create(&(star_factory){create_tcp, destroy, sockets}, 1);
     for (uint64_t k = 0; k < 10; k += 2) {
         fill(memory, sizeof memory, k);
         CHECK(send_span(s.centre, 1, memory, k, sizeof memory), "full");
@@ -358,7 +355,7 @@ static void test_at_once(void)
         CHECK(publish_span(s.centre, 1, k + 1, 3000), "full");
         read_soon(NULL, s.leaf[0], k + 1, 3000);
     }
-    star_destroy(&(star_factory){create_tcp, destroy, sockets}, &s);
+    star_destroy(&s);
 }
 
 /* A leave message waits behind queued spans. An abort overtakes spans that have not been started; a
@@ -369,8 +366,7 @@ static void test_close_when_full(void)
     enum { LEAVE, CUT, FINISH, WAYS };
     static const ddl__link_state state[WAYS] = {DDL__LINK_LEFT, DDL__LINK_LOST, DDL__LINK_ABORTED};
     for (int way = 0; way < WAYS; way++) {
-        star s = {.leaves = 1};
-        create_unix(&s);
+        star s = star_create(&(star_factory){create_unix, destroy, sockets}, 1);
         ddl__link *centre = s.centre[0], *leaf = s.leaf[0];
         uint64_t sent = 0, received = 0;
         while (send_span(&centre, 1, memory, sent, sizeof memory))
@@ -398,15 +394,14 @@ static void test_close_when_full(void)
         CHECK(leaf->state == state[way], "way %d: state %d: %s", way, leaf->state, leaf->reason);
         CHECK(way == LEAVE ? received == sent : received < sent, "%ju of %ju", (uintmax_t)received,
               (uintmax_t)sent);
-        star_destroy(&(star_factory){create_unix, destroy, sockets}, &s);
+        star_destroy(&s);
     }
 }
 
 /* Spans that a closed link has not sent release their slots. */
 static void test_slots_come_back(void)
 {
-    star s = {.leaves = 2};
-    create_unix(&s);
+    star s = star_create(&(star_factory){create_unix, destroy, sockets}, 2);
     uint64_t k = 0;
     while (publish_span(s.centre, 2, k, LARGEST))
         k++;
@@ -416,7 +411,7 @@ static void test_slots_come_back(void)
     }
     for (unsigned i = 0; i < 2 * SLOTS; i++)
         CHECK(publish_span(&s.centre[1], 1, k, LARGEST), "slot %u has gone", i);
-    star_destroy(&(star_factory){create_unix, destroy, sockets}, &s);
+    star_destroy(&s);
 }
 
 /* A link that cannot send on a lane is lost, with the lane's name, and can still send the reason;
@@ -424,8 +419,7 @@ static void test_slots_come_back(void)
 static void test_lane_fails(void)
 {
     static unsigned char memory[LARGEST], dst[LARGEST];
-    star_factory factory = {create_tcp_lanes, destroy, sockets};
-    star s = star_create(&factory, 1);
+    star s = star_create(&(star_factory){create_tcp_lanes, destroy, sockets}, 1);
     ddl__link *centre = s.centre[0], *leaf = s.leaf[0];
     int fds[SOCKETS], null = open("/dev/null", O_RDWR | O_CLOEXEC);
     sockets(&s, centre, fds);
@@ -448,15 +442,14 @@ static void test_lane_fails(void)
     }
     CHECK(leaf->state == DDL__LINK_ABORTED && !strcmp(leaf->reason, "a lane has failed"),
           "state %d: %s", leaf->state, leaf->reason);
-    star_destroy(&factory, &s);
+    star_destroy(&s);
 }
 
 /* A peer that closes a lane without a reason is lost after a while. */
 static void test_lane_ends(void)
 {
     static unsigned char dst[LARGEST];
-    star_factory factory = {create_tcp_lanes, destroy, sockets};
-    star s = star_create(&factory, 1);
+    star s = star_create(&(star_factory){create_tcp_lanes, destroy, sockets}, 1);
     ddl__link *leaf = s.leaf[0];
     int fds[SOCKETS];
     unsigned n = sockets(&s, s.centre[0], fds);
@@ -474,7 +467,7 @@ static void test_lane_ends(void)
     }
     CHECK(leaf->state == DDL__LINK_LOST && strstr(leaf->reason, "lane"), "state %d: %s",
           leaf->state, leaf->reason);
-    star_destroy(&factory, &s);
+    star_destroy(&s);
 }
 
 int main(void)
@@ -501,5 +494,4 @@ int main(void)
     test_slots_come_back();
     test_lane_fails();
     test_lane_ends();
-    return 0;
 }

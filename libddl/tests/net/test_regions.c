@@ -2,8 +2,7 @@
 /* Buffers of ddl_alloc. Results equal those of ordinary memory bit by bit, whichever members use
  * which; if all use them, nothing is copied; frees leak nothing; a death during an operation ends
  * it for the others and does not change buffers that were only sent. Ranks are processes. */
-#include <dirent.h>
-
+#include "entries.h"
 #include "net/shm/lending.h"
 #include "shared_buffers.h"
 
@@ -149,7 +148,7 @@ static void compare_all(ddl_comm *comm, unsigned mix, size_t offset)
     ddl_free(shared[1]);
 }
 
-static int same_bits(ddl_comm *comm)
+static void same_bits(ddl_comm *comm)
 {
     static const int owners[] = {0, 0, 1, 1, 2, 2};
     OK(ddl_order_create(owners, 6, SIZE, &ordered));
@@ -158,7 +157,6 @@ static int same_bits(ddl_comm *comm)
         compare_all(comm, mix, mix % 2 ? 4 : 0);
     ddl_order_destroy(ordered);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Number of spans that this process has lent, and of results that it has found in its own
@@ -194,7 +192,7 @@ static long long lent_bytes(ddl_comm *comm)
 
 /* Once buffers are known, nothing is sent through the arena: every rank lends its operands, or
  * blocks, to the two others, and also its results, unless it stores them in place. */
-static int without_arena(ddl_comm *comm)
+static void without_arena(ddl_comm *comm)
 {
     enum { ROUNDS = 4 }; /* only the last round counts */
     static const struct {
@@ -227,20 +225,9 @@ static int without_arena(ddl_comm *comm)
     CHECK(told == (shared ? 2 * block : 0), "%lld bytes are lent, blocks of %lld", told, block);
     ddl_order_destroy(ordered);
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* ------------------------------------------------------------------------------------ lifetimes */
-
-static int count_descriptors(void)
-{
-    int n = 0;
-    DIR *list = opendir("/proc/self/fd");
-    while (readdir(list))
-        n++;
-    closedir(list);
-    return n;
-}
 
 /* Read a line of a file of /proc, by the format; or without one, count its lines. */
 static long read_number(const char *path, const char *format)
@@ -271,7 +258,7 @@ static int rounds_of_frees = SANITIZED ? 300 : 3000;
 
 /* The other ranks read each buffer through the arena, then in place, and it is freed while they map
  * it. After a tenth of the rounds, every member has used all the memory that it ever uses. */
-static int frees(ddl_comm *comm)
+static void frees(ddl_comm *comm)
 {
     enum { BYTES = 128 * 1024, SLACK = 4096 };
     const bool shared = ddl_comm_local_size(comm) == SIZE;
@@ -303,11 +290,10 @@ static int frees(ddl_comm *comm)
           before.resident, after.resident);
     OK(ddl_barrier(comm, NULL, NULL));
     ddl_comm_destroy(comm);
-    return 0;
 }
 
 /* Allocate more than can be shared, in a destroyed endpoint, and in a forked child. */
-static int limits(ddl_comm *comm)
+static void limits(ddl_comm *comm)
 {
     enum { MANY = 300, BYTES = 256 * 1024 };
     static char *buffers[MANY];
@@ -339,14 +325,13 @@ static int limits(ddl_comm *comm)
         ddl_free(buffers[i]);
     }
     ddl_free(NULL);
-    return 0;
 }
 
 /* ------------------------------------------------------------------------------------- failures */
 
 /* One rank dies somewhere in a loop of operations. The others end with DDL_EPEER; their send
  * buffers are unchanged, and their memory can be freed and written at once. */
-static int death(ddl_comm *comm)
+static void death(ddl_comm *comm)
 {
     enum { BYTES = 8 * MIB };
     int rank = ddl_comm_rank(comm);
@@ -370,12 +355,11 @@ static int death(ddl_comm *comm)
     free(right);
     ddl_comm_destroy(comm);
     ddl_endpoint_destroy(endpoint);
-    return 0;
 }
 
 /* A rank abandons an operation and overwrites its buffer at once. No other rank uses that as
  * data. */
-static int overwritten(ddl_comm *comm)
+static void overwritten(ddl_comm *comm)
 {
     enum { BYTES = 4 * MIB, CALLS = 100000 };
     int rank = ddl_comm_rank(comm);
@@ -396,17 +380,15 @@ static int overwritten(ddl_comm *comm)
             CHECK(recv[k] == SIZE, "%g at %d", (double)recv[k], k);
     }
     CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
-    return 0;
 }
 
 int main(int argc, char **argv)
 {
     static const process_test tests[] = {
-        {"same_bits", same_bits, 0, false}, {"without_arena", without_arena, 0, false},
-        {"frees", frees, 0, false},         {"limits", limits, 0, false},
-        {"death", death, 2, false},         {"overwritten", overwritten, 2, false}};
+        {"same_bits", same_bits, 0}, {"without_arena", without_arena, 0},
+        {"frees", frees, 0},         {"limits", limits, 0},
+        {"death", death, 2},         {"overwritten", overwritten, 2}};
     if (argc > 2)
         rounds_of_frees = atoi(argv[2]);
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
-    return 0;
 }

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An encrypted stream: the received data is what was sent, or there is an error, whatever happens
  * to it on the way, and however little the sockets take at a time. */
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "check.h"
 #include "net/seal.h"
@@ -241,5 +236,4 @@ int main(void)
     test_renewed();
     test_link();
     ddl__crypto_close(crypto);
-    return 0;
 }

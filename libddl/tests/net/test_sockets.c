@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sockets of endpoints, and connections between ranks over TCP: interfaces, ports, IPv6, and
  * several sockets to each peer. */
-#include <arpa/inet.h>
-#include <errno.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "comm/comm.h"
 #include "ranks.h"
@@ -140,7 +135,6 @@ static void pass_round(ddl_comm *comm, int64_t n)
 
 static void operate(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     static const int64_t counts[] = {1,     1000,  16000,  16384,  16385,
                                      65536, 65537, 131072, 500001, 3000000};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -163,7 +157,6 @@ static int queue_of(const ddl__link *link)
  * size. */
 static void check_queues(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     int peer = !ddl_comm_rank(comm), most = 2 * 128 * 1024;
     int ordered = queue_of(ddl__engine_links(comm->engine)[peer]),
         named = queue_of(ddl__engine_message_links(comm->engine)[peer]);
@@ -191,5 +184,4 @@ int main(void)
         run_with(3, "DDL_INTERFACES", "::1");
     else
         printf("no IPv6 loopback here\n");
-    return 0;
 }

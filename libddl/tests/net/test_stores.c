@@ -3,8 +3,6 @@
  * not change it. */
 #include "net/shm/stores.h"
 
-#include <string.h>
-
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "ranks.h"
@@ -125,7 +123,6 @@ static bool has_learnt(ddl_comm *comm)
  * shortest ring has two long spans. */
 static void first_round(ddl_comm *comm, void *argument)
 {
-    (void)argument;
     gather(comm, SPAN);
     CHECK(!has_learnt(comm), "a span was timed in the first round");
     gather(comm, 8 << 20);
@@ -156,5 +153,4 @@ int main(void)
     test_short_spans();
     test_shortest_spans();
     run_ranks(2, DDL_LINK_SHM, first_round, NULL);
-    return 0;
 }

@@ -2,8 +2,6 @@
 /* A job grows and shrinks as planned, without a pause: the next comm is created in a thread in
  * parallel with the running one, a vote decides when all members have it, and then all use it.
  * Ranks 0 and 1 begin, rank 2 joins them, and rank 0 leaves. Ranks are processes. */
-#include <pthread.h>
-
 #include "processes.h"
 
 enum {
@@ -180,5 +178,4 @@ int main(void)
                links == DDL_LINK_SHM ? "shm" : "tcp", b->steps, b->beside);
         CHECK(b->beside >= STEPS, "the creations held the steps up");
     }
-    return 0;
 }

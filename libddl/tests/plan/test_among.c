@@ -5,8 +5,6 @@
 #include "plan/plan.h"
 #include "plan_values.h"
 
-#include <string.h>
-
 enum { SIZE_MAX_HERE = 24 };
 
 /* Choose some ranks of `size`, in ascending order. */
@@ -71,5 +69,4 @@ int main(void)
         ddl__plan_destroy(own);
     }
     CHECK(several > 1000, "only %d plans among several ranks", several);
-    return 0;
 }

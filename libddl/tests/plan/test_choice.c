@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_choice.c - the choice for a request: one-shot in shared memory, and segments of chains. */
-#include <stdbool.h>
-#include <string.h>
-
 #include "check.h"
 #include "plan/builder.h"
 
@@ -116,5 +113,4 @@ int main(void)
 {
     test_one_shot();
     test_chosen_segments();
-    return 0;
 }

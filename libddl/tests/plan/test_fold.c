@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_fold.c - the additions of an ordered sum, run by every instruction set, against the same
  * additions over whole buffers, one after the other; and ddl__add. */
-#include <stdlib.h>
-
 #include "base/dtype.h"
 #include "fp_modes.h"
 #include "plan/order.h"
@@ -221,5 +219,4 @@ int main(void)
     free(pack);
     check_narrowing();
     check_add();
-    return 0;
 }

@@ -6,8 +6,6 @@
 #include "host_topology.h"
 #include "plan_results.h"
 
-#include <stdio.h>
-
 /* ------------------------------------------------------------------------------------- machines */
 
 static ddl__topology *grid(int x, int y, int z, int w, bool declared)
@@ -521,5 +519,4 @@ int main(void)
     test_deadlock();
     test_mutations();
     test_large();
-    return 0;
 }

@@ -3,9 +3,6 @@
  * with an operator that neither commutes nor associates. */
 #include "plan/order.h"
 
-#include <stdbool.h>
-#include <stdlib.h>
-
 #include "check.h"
 
 enum { WORKERS = 64, DEPTH = DDL__FOLD_DEPTH };
@@ -216,5 +213,4 @@ int main(void)
     check_pack();
     check_number_of_parts();
     check_most();
-    return 0;
 }

@@ -329,5 +329,4 @@ int main(void)
     check_hosts();
     check_any_hosts();
     check_faults();
-    return 0;
 }

@@ -584,5 +584,4 @@ int main(void)
     test_deadlock();
     test_simulator();
     test_tree_order();
-    return 0;
 }

@@ -285,5 +285,4 @@ int main(void)
     for (size_t i = 0; i < n_sets; i++)
         printf("%s%s", i ? ", " : "", sets[i]->name);
     puts(": all equal to the reference");
-    return 0;
 }

@@ -61,5 +61,4 @@ int main(void)
                 for (size_t i = 0; i < n_sets; i++)
                     check(sets[i], dtype, data, factors[f], counts[c]);
     }
-    return 0;
 }

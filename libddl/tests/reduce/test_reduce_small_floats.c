@@ -153,5 +153,4 @@ int main(void)
 #endif
     test_narrow();
     test_pairs();
-    return 0;
 }

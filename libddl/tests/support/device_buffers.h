@@ -5,9 +5,6 @@
 #define DDL_TESTS_DEVICE_BUFFERS_H
 
 #include <dlfcn.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "check.h"
 #include "cuda_functions.h"

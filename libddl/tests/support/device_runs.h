@@ -3,9 +3,6 @@
 #ifndef DDL_TESTS_DEVICE_RUNS_H
 #define DDL_TESTS_DEVICE_RUNS_H
 
-#include <stdio.h>
-#include <string.h>
-
 #include "device_buffers.h"
 #include "processes.h"
 
@@ -15,8 +12,7 @@ static unsigned n_runs;
 
 static inline void run_once(const char *name, process_fn *fn, uint32_t links)
 {
-    process_test test = {name, fn, 0, false};
-    run_process_test(&test, RANKS, links);
+    run_process_test(&(process_test){name, fn, .links = links}, RANKS);
     n_runs++;
 }
 

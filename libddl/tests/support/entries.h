@@ -3,8 +3,6 @@
 #ifndef DDL_TESTS_ENTRIES_H
 #define DDL_TESTS_ENTRIES_H
 
-#include <dirent.h>
-
 #include "check.h"
 
 static inline int count_entries(const char *path)
@@ -16,6 +14,12 @@ static inline int count_entries(const char *path)
         n++;
     closedir(folder);
     return n;
+}
+
+/* Count the descriptors of this process. */
+static inline int count_descriptors(void)
+{
+    return count_entries("/proc/self/fd");
 }
 
 #endif

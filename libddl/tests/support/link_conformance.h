@@ -87,7 +87,7 @@ static void test_both_ways(const star_factory *factory)
     }
     stream_destroy(&out);
     stream_destroy(&in);
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 /* One end, driven by one thread: it sends one stream and receives the other. */
@@ -143,7 +143,7 @@ static void test_threads(const star_factory *factory, uint64_t there, uint64_t b
     pthread_join(thread, NULL);
     stream_destroy(&out);
     stream_destroy(&in);
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 /* Closing from another thread stops a stream, and the other end learns of it. */
@@ -174,7 +174,7 @@ static void test_close_from_thread(const star_factory *factory)
           "state %d: %s", s.leaf[0]->state, s.leaf[0]->reason);
     flush_soon(s.centre[0]);
     stream_destroy(&out);
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 /* ------------------------------------------------------------------------- spans and readers */
@@ -194,7 +194,7 @@ static void test_sizes(const star_factory *factory)
             read_soon(s.centre[0], s.leaf[0], k, bytes);
             flush_soon(s.centre[0]);
         }
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 /* A check for the next span consumes nothing, and sees all that was sent before the end. */
@@ -218,7 +218,7 @@ static void test_next(const star_factory *factory)
             check_time(since, "span");
     }
     CHECK(!span_is_next(from, SPANS, 0), "something behind the last");
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 /* A full link refuses spans, and takes more once the reader has made room; nothing is lost. */
@@ -253,7 +253,7 @@ static void test_full(const star_factory *factory, bool user)
         }
         sent++;
     }
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 /* Return true if span k goes to this leaf: to all, to the second, or to the others. */
@@ -303,7 +303,7 @@ static void test_readers(const star_factory *factory)
         }
         check_time(since, "end");
     }
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 typedef struct reader {
@@ -350,7 +350,7 @@ static void test_readers_threaded(const star_factory *factory)
             sched_yield();
         pthread_join(threads[i], NULL);
     }
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 /* ---------------------------------------------------------------------------------- sleeping */
@@ -404,7 +404,7 @@ static void test_sleep(const star_factory *factory)
     CHECK(!pthread_create(&thread, NULL, pong, s.leaf[0]), "no thread");
     ping_pong(s.centre[0], true);
     pthread_join(thread, NULL);
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 /* ---------------------------------------------------------------------------------- failures */
@@ -440,7 +440,7 @@ static void test_mismatch(const star_factory *factory)
             leaf->ops->close(leaf, "wrong");
             check_becomes(s.centre[0], DDL__LINK_ABORTED);
             CHECK(!strcmp(s.centre[0]->reason, "wrong"), "reason %s", s.centre[0]->reason);
-            star_destroy(factory, &s);
+            star_destroy(&s);
         }
 }
 
@@ -464,7 +464,7 @@ static void test_leave(const star_factory *factory)
         for (uint64_t k = 0; k < 4; k++)
             read_soon(NULL, leaf, k, 30000);
         check_becomes(leaf, DDL__LINK_LEFT);
-        star_destroy(factory, &s);
+        star_destroy(&s);
     }
 }
 
@@ -482,7 +482,7 @@ static void test_abort(const star_factory *factory)
         size_t room = DDL__LINK_REASON - 1, told = strlen(s.leaf[0]->reason);
         CHECK(told == (length < room ? length : room) && !memcmp(s.leaf[0]->reason, text, told),
               "reason %s", s.leaf[0]->reason);
-        star_destroy(factory, &s);
+        star_destroy(&s);
     }
 }
 
@@ -520,7 +520,7 @@ static void test_lost(const star_factory *factory)
         read_soon(NULL, s.centre[0], k, 3000);
     check_becomes(s.centre[0], DDL__LINK_LOST);
     CHECK(s.centre[0]->reason[0], "no reason");
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 static void test_killed(const star_factory *factory)
@@ -528,7 +528,7 @@ static void test_killed(const star_factory *factory)
     star s = star_create(factory, 1);
     /* the link must be notified: see the tests of whole processes */
     if (s.leaf[0]->ops->peer_ended) {
-        star_destroy(factory, &s);
+        star_destroy(&s);
         return;
     }
     /* The child plays a peer: it holds the other end, as no child of ours would. */
@@ -550,7 +550,7 @@ static void test_killed(const star_factory *factory)
     check_becomes(s.centre[0], DDL__LINK_LOST);
     CHECK(s.centre[0]->reason[0], "no reason");
     waitpid(child, NULL, 0);
-    star_destroy(factory, &s);
+    star_destroy(&s);
 }
 
 /* Test a link that moves spans and leaves the detection of the peer's end to another link. */

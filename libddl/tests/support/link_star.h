@@ -4,16 +4,7 @@
 #ifndef DDL_TESTS_LINK_STAR_H
 #define DDL_TESTS_LINK_STAR_H
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fences.h"
@@ -27,6 +18,7 @@ typedef struct star {
     ddl__link *centre[LEAVES]; /* the centre's links, one outlet */
     ddl__link *leaf[LEAVES];   /* leaf[i] is the other end of centre[i] */
     void *own;                 /* the factory's data */
+    void (*destroy)(struct star *s);
 } star;
 
 /* The functions that create and destroy a star. Links must carry spans of LARGEST bytes. Each node
@@ -41,7 +33,7 @@ typedef struct star_factory {
 
 static star star_create(const star_factory *factory, unsigned leaves)
 {
-    star s = {.leaves = leaves};
+    star s = {.leaves = leaves, .destroy = factory->destroy};
     factory->create(&s);
     return s;
 }
@@ -53,13 +45,13 @@ static void link_destroy(ddl__link **link)
     *link = NULL;
 }
 
-static void star_destroy(const star_factory *factory, star *s)
+static void star_destroy(star *s)
 {
     for (unsigned i = 0; i < s->leaves; i++) {
         link_destroy(&s->centre[i]);
         link_destroy(&s->leaf[i]);
     }
-    factory->destroy(s);
+    s->destroy(s);
 }
 
 /* ------------------------------------------------------------------------- span number k, made */

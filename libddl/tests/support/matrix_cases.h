@@ -4,8 +4,6 @@
 #ifndef DDL_TESTS_MATRIX_CASES_H
 #define DDL_TESTS_MATRIX_CASES_H
 
-#include <stdio.h>
-
 #include "matrix_values.h"
 
 typedef enum parameter { RANKS, OPERATION, DTYPE, OP, COUNT, PLACE, MODE, PARAMETERS } parameter;

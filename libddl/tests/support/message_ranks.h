@@ -4,9 +4,6 @@
 #ifndef DDL_TESTS_MESSAGE_RANKS_H
 #define DDL_TESTS_MESSAGE_RANKS_H
 
-#include <stdbool.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "ranks.h"
 

@@ -3,9 +3,6 @@
 #ifndef DDL_TESTS_PLAN_SPANS_H
 #define DDL_TESTS_PLAN_SPANS_H
 
-#include <stdbool.h>
-#include <string.h>
-
 #include "check.h"
 #include "plan/builder.h"
 #include "plan_values.h"

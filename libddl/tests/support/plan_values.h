@@ -4,8 +4,7 @@
 #ifndef DDL_TESTS_PLAN_VALUES_H
 #define DDL_TESTS_PLAN_VALUES_H
 
-#include <stdint.h>
-
+#include "check.h"
 #include "plan/order.h"
 
 static uint64_t random_state = 1;

@@ -3,31 +3,12 @@
 #ifndef DDL_TESTS_PROCESSES_H
 #define DDL_TESTS_PROCESSES_H
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "check.h"
 #include "ddl/ddl.h"
 
 enum { PROCESSES_MAX = 16 };
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == DDL_OK, "%d %s: %s", status_, ddl_strerror(status_), ddl_last_error());   \
-    } while (0)
 
 static inline double seconds(void)
 {
@@ -63,9 +44,19 @@ static inline void *map_shared(size_t bytes)
     return memory;
 }
 
-typedef int process_fn(ddl_comm *comm);
+/* Return shared memory as of map_shared, which is zeroed again before each run of a test. */
+static void *per_run;
+static size_t per_run_bytes;
+static inline void *map_per_run(size_t bytes)
+{
+    per_run_bytes = bytes;
+    return per_run = map_shared(bytes);
+}
+
+typedef void process_fn(ddl_comm *comm);
 
 static uint32_t process_links; /* links of the processes that run, or ran last */
+static int process_run;        /* number of the run of their test */
 
 enum { STARTS = 16 };
 
@@ -116,33 +107,48 @@ static inline void await_ready(int ranks)
           atomic_load(&process_counts->ready), ranks);
 }
 
-/* Run fn in `size` processes joined by `links`, at most `limit` seconds; status[r] is as from
- * waitpid. fn's return value is the exit code; the comm is not destroyed afterwards. */
-static inline void run_processes(int size, uint32_t links, process_fn *fn, double limit,
-                                 int status[PROCESSES_MAX])
+typedef struct process_test {
+    const char *name;
+    process_fn *fn;
+    unsigned dead;           /* ranks that are killed, as bits; the others return */
+    uint32_t links;          /* 0: both shared memory and TCP, in turn */
+    int size;                /* 0: as many ranks as the program's other tests */
+    int runs;                /* 0: one */
+    const char *settings[4]; /* of the environment, "NAME=value" */
+} process_test;
+
+/* Run fn in `size` processes joined by the test's links, at most 60 seconds; status[r] is as from
+ * waitpid. A process exits with 0 when fn returns; its comm is not destroyed. */
+static inline void run_processes(const process_test *test, int size, int status[PROCESSES_MAX])
 {
+    enum { LIMIT = 60 };
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
-    process_links = links;
+    process_links = test->links;
     pid_t pids[PROCESSES_MAX];
     process_counts = map_shared(sizeof *process_counts);
+    if (per_run)
+        memset(per_run, 0, per_run_bytes);
     fflush(NULL);
     for (int rank = 0; rank < size; rank++) {
         pids[rank] = fork();
         CHECK(pids[rank] >= 0, "fork");
         if (pids[rank])
             continue;
+        for (int i = 0; i < 4 && test->settings[i]; i++)
+            putenv((char *)(uintptr_t)test->settings[i]);
         ddl_comm_config config = {
-            .struct_size = sizeof config, .links = links, .timeout_ms = 30000};
+            .struct_size = sizeof config, .links = test->links, .timeout_ms = 30000};
         ddl_endpoint *endpoint;
         ddl_comm *comm;
         OK(ddl_endpoint_create(NULL, &endpoint));
         OK(ddl_rendezvous(endpoint, url, rank, size, &config, &comm));
         /* A creation in progress fails when one of them ends its comm. */
         await_all(&process_counts->created, size);
-        _exit(fn(comm));
+        test->fn(comm);
+        _exit(0);
     }
-    double end = seconds() + limit;
+    double end = seconds() + LIMIT;
     for (int rank = 0; rank < size; rank++) {
         pid_t done;
         while (!(done = waitpid(pids[rank], &status[rank], WNOHANG)) && seconds() < end)
@@ -151,31 +157,33 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
             continue;
         for (int r = rank; r < size; r++)
             kill(pids[r], SIGKILL);
-        CHECK(false, "rank %d hangs after %g s", rank, limit);
+        CHECK(false, "%s: rank %d hangs after %d s", test->name, rank, LIMIT);
     }
     munmap(process_counts, sizeof *process_counts);
 }
 
-typedef struct process_test {
-    const char *name;
-    process_fn *fn;
-    unsigned dead; /* ranks that are killed, as bits; the others return 0 */
-    bool tcp_only; /* slow, and the same over shared memory */
-} process_test;
+static inline bool is_killed_by(int status, int number)
+{
+    return WIFSIGNALED(status) && WTERMSIG(status) == number;
+}
 
-static inline void run_process_test(const process_test *test, int size, uint32_t links)
+/* Run the test, and check that the ranks end as they must. Return the seconds. */
+static inline double run_silent_test(const process_test *test, int size)
 {
     int status[PROCESSES_MAX];
     double start = seconds();
-    run_processes(size, links, test->fn, 60, status);
-    printf("%-22s %s %.2f s\n", test->name, links == DDL_LINK_SHM ? "shm" : "tcp",
-           seconds() - start);
+    run_processes(test, size, status);
+    for (int rank = 0; rank < size; rank++)
+        CHECK(test->dead >> rank & 1 ? is_killed_by(status[rank], SIGKILL) : status[rank] == 0,
+              "%s: rank %d ended with %x", test->name, rank, (unsigned)status[rank]);
+    return seconds() - start;
+}
+
+static inline void run_process_test(const process_test *test, int size)
+{
+    printf("%-22s %s %.2f s\n", test->name, test->links == DDL_LINK_SHM ? "shm" : "tcp",
+           run_silent_test(test, size));
     fflush(stdout);
-    for (int rank = 0; rank < size; rank++) {
-        bool killed = WIFSIGNALED(status[rank]) && WTERMSIG(status[rank]) == SIGKILL;
-        CHECK(test->dead >> rank & 1 ? killed : status[rank] == 0, "%s: rank %d ended with %x",
-              test->name, rank, (unsigned)status[rank]);
-    }
 }
 
 /* Return true if the command line selects this test: it names it, or none. */
@@ -184,16 +192,20 @@ static inline bool is_asked_for(const process_test *test, int argc, char **argv)
     return argc < 2 || !strcmp(argv[1], test->name);
 }
 
-/* Run all tests, or the named one, over both kinds of links. */
+/* Run all tests, or the named one, over their kinds of links. */
 static inline void run_process_tests(const process_test *tests, size_t n, int size, int argc,
                                      char **argv)
 {
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
     for (size_t t = 0; t < n; t++)
-        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)
-            if (is_asked_for(&tests[t], argc, argv) &&
-                !(tests[t].tcp_only && links == DDL_LINK_SHM))
-                run_process_test(&tests[t], size, links);
+        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
+            process_test test = tests[t];
+            if (!is_asked_for(&test, argc, argv) || (test.links && test.links != links))
+                continue;
+            test.links = links;
+            for (process_run = 0; !process_run || process_run < test.runs; process_run++)
+                run_process_test(&test, test.size ? test.size : size);
+        }
 }
 
 #endif

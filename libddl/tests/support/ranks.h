@@ -3,13 +3,6 @@
 #ifndef DDL_TESTS_RANKS_H
 #define DDL_TESTS_RANKS_H
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "check.h"
 #include "ddl/ddl.h"
 
@@ -46,12 +39,6 @@ typedef struct rank_thread {
     pthread_t thread;
 } rank_thread;
 
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == DDL_OK, "%d %s: %s", status_, ddl_strerror(status_), ddl_last_error());   \
-    } while (0)
-
 static uint32_t links_of(uint32_t links, int rank, int size)
 {
     switch (links) {
@@ -63,17 +50,6 @@ static uint32_t links_of(uint32_t links, int rank, int size)
     }
     return links;
 }
-
-/* Check that the call is rejected, with a message that contains these words. */
-#define REFUSED(call, want, words)                                                                 \
-    do {                                                                                           \
-        ddl_status status_ = (call);                                                               \
-        CHECK(status_ == (want), "%s gave %d, message \"%s\"", #call, status_, ddl_last_error());  \
-        CHECK(strstr(ddl_last_error(), words), "message \"%s\" lacks \"%s\"", ddl_last_error(),    \
-              words);                                                                              \
-    } while (0)
-
-#define INVALID(call, words) REFUSED(call, DDL_EINVAL, words)
 
 static void *rank_main(void *argument)
 {

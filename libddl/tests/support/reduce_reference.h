@@ -5,8 +5,6 @@
 #define DDL_TESTS_REDUCE_REFERENCE_H
 
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "check.h"
 #include "reduce/reduce.h"

@@ -28,6 +28,5 @@ WRAP(int, ddl__next_hop, (int from, int to))
 WRAP(bool, ddl__are_connected_early,
      (const ddl__address *addresses, int size, uint32_t kinds, int one, int other))
 {
-    (void)addresses;
     return !(kinds & (DDL_LINK_SHM | DDL_LINK_TCP)) || ddl__are_neighbours(one, other, size);
 }

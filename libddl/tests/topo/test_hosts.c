@@ -3,8 +3,6 @@
 #include "host_topology.h"
 #include "plan_results.h"
 
-#include <stdio.h>
-
 static const char *describe(const ddl__request *q)
 {
     static char text[512];
@@ -247,5 +245,4 @@ int main(void)
     test_bytes();
     test_shapes();
     test_dropped();
-    return 0;
 }

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The choice of network interfaces, and the pairing of the interfaces of two hosts. */
-#include <arpa/inet.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "check.h"
 #include "topo/interfaces.h"
 
@@ -312,5 +308,4 @@ int main(void)
     test_select_extremes();
     test_select_loopback();
     test_paths();
-    return 0;
 }

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_topology.c - in random matrices of shared memory, hosts are found by their definition, in a
  * time that grows no faster than the matrix. */
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <time.h>
-
 #include "check.h"
 #include "topo/topology.h"
 
@@ -136,5 +131,4 @@ int main(void)
 {
     test_random();
     test_growth();
-    return 0;
 }

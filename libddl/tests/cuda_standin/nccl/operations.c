@@ -28,17 +28,12 @@ void operation_free(operation *o)
 
 static void move(unsigned char *host, CUdeviceptr address, size_t bytes, int device, bool to_device)
 {
-    while (bytes) {
-        standin_part part = standin_part_take(address, bytes, device, to_device, "NCCL");
-        if (to_device)
-            memcpy(part.at, host, part.bytes);
-        else
-            memcpy(host, part.at, part.bytes);
-        host += part.bytes;
-        address += part.bytes;
-        bytes -= part.bytes;
-        standin_part_drop(&part);
-    }
+    unsigned char *at;
+    if (!bytes)
+        return;
+    range *r = standin_use((uintptr_t)address, bytes, device, to_device, "NCCL", &at);
+    memcpy(to_device ? at : host, to_device ? host : at, bytes);
+    standin_unuse(r);
 }
 
 /* --------------------------------------------------------------------------------- reductions */
