@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program `python -m bench COMMAND [OPTION ...]`. COMMANDS lists the commands."""
 
-from __future__ import annotations
-
 import importlib
 import signal
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measured cases: operations, element types and sizes, and their form on a command line."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

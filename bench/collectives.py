@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m bench collectives`: measures operations of libddl and of other libraries."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

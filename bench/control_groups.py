@@ -2,8 +2,6 @@
 """Groups of processes with a limited share of processor time, in Linux's control groups v1 or
 v2."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

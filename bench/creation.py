@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m bench creation`: measures the time of init and of creating groups."""
 
-from __future__ import annotations
-
 import argparse
 import socket
 import statistics

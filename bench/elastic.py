@@ -2,8 +2,6 @@
 """`python -m bench elastic`: measures the cost of a step of elastic training. See
 elastic_rank.py."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Virtual environments, one for each library, created once and kept in build/bench."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """libddl's performance targets, as ratios of times measured in turns in one run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

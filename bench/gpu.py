@@ -5,8 +5,6 @@ Every rank runs bench/gpu_rank.py with a GpuJob as JSON. Rank 0 writes the media
 All ways take turns, so that every disturbance affects all of them equally.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of bench/gpu.py."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

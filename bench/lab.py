@@ -13,8 +13,6 @@ prints the best and the median time, and the bytes that a host's links sent for 
 with the interpreter PYTHON that has it. Needs root.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

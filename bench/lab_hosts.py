@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several hosts on one machine, for --lab: network namespaces, created by tests/lab/lab.py."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The start of each library's ranks, on one host or on several."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

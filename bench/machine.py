@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The machine's current state and its limits, measured by machine.c."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -6,8 +6,6 @@ members do not train: this process connects like their agents, on as many connec
 like them. The time in which members read a plan is not measured, since each has its own core.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

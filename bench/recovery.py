@@ -7,8 +7,6 @@ made some steps, and waits until three others have committed a step that no proc
 before. The systems take turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -117,7 +115,7 @@ class Run:
             time.sleep(0.002)
         return commits
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> "Run":
         return self
 
     def __exit__(self, *_: object) -> None:

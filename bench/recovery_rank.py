@@ -9,8 +9,6 @@ A line of FOLDER/commits is "SECONDS PID STEP", by the system's monotonic clock.
 the process may continue with the next step and the new weights.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import socket

@@ -15,8 +15,6 @@ medians of the steps before:
     rest      the next step's shares, and everything else
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

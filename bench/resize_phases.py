@@ -2,8 +2,6 @@
 """The time that a worker spends in each part of a change of its group. Wraps the parts before the
 workers are forked, so that each records when it began and ended."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns, and their summary: one row for each candidate and state of the machine."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -58,7 +56,7 @@ class Row:
     iterations: int
     rounds: dict[int, float] = field(default_factory=dict)
 
-    def times_as_fast_as(self, other: Row) -> float | None:
+    def times_as_fast_as(self, other: "Row") -> float | None:
         """Return the other row's time over this one's: the median over the rounds that both have.
         The machine's speed changes within seconds, so the ratio of the overall medians is less
         reliable."""

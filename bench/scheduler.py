@@ -2,8 +2,6 @@
 """The scheduler of turns: runs the libraries round by round, and records the machine's state
 between turns."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +62,7 @@ class Scheduler:
         }
         self.notes: list[str] = []
 
-    def __enter__(self) -> Scheduler:
+    def __enter__(self) -> "Scheduler":
         for workers in self.worker_groups.values():
             self.tick(f"starting {workers.library.name}")
             try:

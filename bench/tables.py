@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of results."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from tabulate import tabulate

@@ -2,8 +2,6 @@
 """`python -m bench targets`: measures libddl's performance targets, and shows which of them are
 met."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence

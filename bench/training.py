@@ -9,8 +9,6 @@ Every rank of PyTorch runs bench/training_pytorch.py with a Job as JSON. Rank 0 
 for each model to Job.result. The other frameworks are in OWN_PROCESSES.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

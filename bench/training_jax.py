@@ -8,8 +8,6 @@ own processes (bench/rank/jax_rank.py), which stay alive and take turns. The sec
 compiled all-reduce of ddl_jax with the bare call of ddl_core.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

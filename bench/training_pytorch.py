@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of bench/training.py for PyTorch: DistributedDataParallel with each backend in turn."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

@@ -9,8 +9,6 @@ the cost of the group of gradients in a step compared with the bare group of ddl
 bytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

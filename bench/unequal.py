@@ -6,8 +6,6 @@ all train together, with shares by their measured speed. The ratio is the sample
 together, divided by the sum of the samples per second alone. Needs writable control groups.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence

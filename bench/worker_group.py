@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ranks of one library. They stay alive over the whole run, and sleep except in their turn."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

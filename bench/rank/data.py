@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The buffers of one operation on one rank, rewritten before and checked after each iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -7,8 +7,6 @@ BACKEND is "ddl" or "gloo" for jax's own collectives, or "calls" for ddl_jax's o
 the path of the scheduler's Unix socket. `Worker` and `Steps` have the commands.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -8,8 +8,6 @@ BACKEND is "ddl" or "mirrored" (tf.distribute.MultiWorkerMirroredStrategy). SOCK
 the scheduler's Unix socket. `Worker` and `Steps` have the commands.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

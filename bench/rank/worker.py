@@ -7,8 +7,6 @@ KIND is the module of this folder that calls the library: ddl, gloo or mpi. SOCK
 the scheduler's Unix socket. `Worker` has the commands.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the adapters' tests share."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 

@@ -12,8 +12,6 @@ since its ranks may end it differently. The script fails if another test fails, 
 passes.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.abc
 import importlib.machinery

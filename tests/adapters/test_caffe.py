@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddl_caffe's solver, on a stand-in for pycaffe, and on Caffe where it is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 ON_CAFFE = Path(__file__).parent / "programs" / "caffe_solvers.py"
 PROGRAM = f"""

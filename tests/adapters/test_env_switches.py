@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """DDL_METRICS_PORT, dump_on_signal and the warning of misspelt variables, with every adapter."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 PROGRAM = Path(__file__).parent / "programs" / "env_switches.py"
 

@@ -2,8 +2,6 @@
 """Horovod's API over libddl: what docs/horovod.md says of the names in Horovod's documentation,
 which horovod_names.txt lists. Their values: programs/horovod_*.py."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -12,15 +10,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_horovod.common import HorovodInternalError
 from ddl_horovod.executor import JOIN, Executor, MemberCall, Perform
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parent.parent / "docs" / "horovod.md"

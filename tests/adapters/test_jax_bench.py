@@ -2,19 +2,14 @@
 """python -m bench training --framework jax measures jax's collectives and ddl_jax's operations. No
 test can tell whether they are fast."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)

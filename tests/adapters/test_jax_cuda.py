@@ -2,19 +2,13 @@
 """Programs of JAX on NVIDIA GPUs: what they call, and what the handler does. The GPU and XLA's
 client for it are stand-ins."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from conftest import library_path
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run, library_path
 
 FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "programs" / "jax_cuda.py"

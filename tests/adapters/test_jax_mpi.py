@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library that jaxlib takes for an MPI, called as threads of XLA do while others end comms."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 if importlib.util.find_spec("jax") is None:  # an import takes seconds
     pytest.skip("there is no jax", allow_module_level=True)

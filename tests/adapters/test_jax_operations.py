@@ -2,19 +2,14 @@
 """ddl_jax on real processes: operations under every transformation, failures, how processes end.
 What is checked of operations is in programs/."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)

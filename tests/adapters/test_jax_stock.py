@@ -2,20 +2,15 @@
 """jax's own collectives over libddl, on real processes: what works is checked in programs/; here
 also what is refused, how failures are told, and programs that know nothing of it."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Mpi, Run
+from conftest import Mpi, Run
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddl_keras on each backend of Keras, and the examples for Keras and TensorFlow."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Mpi, Run
+from conftest import Mpi, Run
 
 if importlib.util.find_spec("keras") is None:  # an import takes seconds
     pytest.skip("there is no keras", allow_module_level=True)

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras's distribution API over libddl."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "keras_distribution.py"
 

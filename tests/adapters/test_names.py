@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of the adapters, and the document that explains them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ordered sums take the tensors of every framework, without a copy of their own."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 # In a process of its own: JAX's backend would make every later fork of this one a warning.
 PROGRAM = """

@@ -5,19 +5,14 @@ Each framework has an environment of its own, which `make test-heritage` makes. 
 not installed are skipped.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import adapter_list
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Mpi, Run
+from conftest import Finished, Mpi, Run
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 FRAMEWORKS = {

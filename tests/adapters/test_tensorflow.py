@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddl_tensorflow: operations, gradients, graphs, and what is said when something is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import random
@@ -11,12 +9,9 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 if importlib.util.find_spec("tensorflow") is None:  # an import takes seconds
     pytest.skip("there is no tensorflow", allow_module_level=True)

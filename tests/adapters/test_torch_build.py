@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Building the native part at first use, and being found by PyTorch."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 
 def write(folder: Path, text: str) -> Path:

@@ -2,16 +2,11 @@
 """The backend "ddl": operations, works and futures, training, and ddl_torch's own names, each on
 real processes. What is checked is in programs/."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Mpi, Run
+from conftest import Mpi, Run
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -3,19 +3,13 @@
 pass through host memory. The GPU, and the device "cuda" in a build of PyTorch for CPUs, are
 stand-ins."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from conftest import library_path
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run, library_path
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example trains a real network: alone, on two processes, and under mpirun."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Mpi, Run
+from conftest import Finished, Mpi, Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 

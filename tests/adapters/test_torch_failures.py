@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the backend "ddl" says when something is wrong, and how processes end."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 PROGRAMS = Path(__file__).parent / "programs"
 

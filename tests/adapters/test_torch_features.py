@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch builds on its process groups, over "ddl", and PyTorch's own tests of backends."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 FOLDER = Path(__file__).parent
 

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example that trains ResNet-50 on a folder of photographs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddl in Gloo's place: programs that ask for "gloo" get groups of ddl."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors in memory that ranks on one host share: DDL_TORCH_SHARED, `init(shared_memory=...)`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 PROGRAM = Path(__file__).parent / "programs" / "torch_shared_memory.py"
 

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example that trains a transformer on text."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 

@@ -15,8 +15,6 @@ one passes, is an error. What does not run is counted by PyTorch's reason; EXCLU
 that are left out beyond that, and why.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.abc
 import importlib.machinery

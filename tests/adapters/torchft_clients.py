@@ -2,8 +2,6 @@
 """torchft over "ddl" (make test-torch-latest): its algorithms with a real lighthouse and a kill -9,
 and its own tests of them."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

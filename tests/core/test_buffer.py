@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays of any kind come in without a copy, or are refused with the argument's name."""
 
-from __future__ import annotations
-
 import array
 import ctypes
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from conftest import Run
 
 from ddl_core import _lib
 from ddl_core.buffer import as_buffer
 from ddl_core.dtypes import TABLE
 from ddl_core.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 NUMPY_TYPES = [np.dtype(getattr(ml_dtypes, dtype.name, dtype.name)) for dtype in TABLE]
 PLAIN_TYPES = [dtype for dtype in NUMPY_TYPES if not hasattr(ml_dtypes, dtype.name)]

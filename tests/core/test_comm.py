@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comms, endpoints and works inside one process: alone, or with ranks as threads."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import threading

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of `ddl`: commands of other packages, suggestions, examples in the help."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_launch import arguments
 from ddl_launch.commands.cli import make_parser
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
 GREET = """

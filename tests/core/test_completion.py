@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A shell completes ddlrun's and ddl's options and commands, and their man pages can be made."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

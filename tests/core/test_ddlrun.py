@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddlrun: what the ranks get, what becomes of their output, of signals and of failures."""
 
-from __future__ import annotations
-
 import os
 import pty
 import random
@@ -13,13 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from conftest import clean_environment
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run, clean_environment
 
 LAUNCH = [sys.executable, "-m", "ddl_launch"]
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddlrun --check` on the hosts of a laboratory, also of one with IPv6 alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

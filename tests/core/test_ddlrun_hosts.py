@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddlrun on the hosts of a laboratory, through each MPI's launcher, for real."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

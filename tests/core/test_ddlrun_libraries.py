@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts of one job that have different files of libddl."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
 import re

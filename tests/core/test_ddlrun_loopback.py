@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the ranks of a job on one machine listen."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from conftest import clean_environment
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run, clean_environment
 
 # Each rank tells the addresses at which it listens, by what the kernel says of its own sockets.
 LISTENING = """

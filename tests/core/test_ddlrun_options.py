@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ddlrun reads and writes: hosts, ranks, allocations, modes, command lines, batch jobs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

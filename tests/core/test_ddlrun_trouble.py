@@ -2,8 +2,6 @@
 """ddlrun with a full disk, closed streams, under nohup, with a rank that does not end, with reports
 that are lost, and with files that are there already."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl doctor`: of this machine, and of others as their files would show them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 import ddl_core
 from ddl_core import Config, Endpoint, errors
 from ddl_launch.commands import doctor, installation, machine, selftest
 from ddl_launch.commands.cli import main
 from ddl_launch.commands.finding import Finding
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 DOCTOR = [sys.executable, "-m", "ddl_launch.commands", "doctor"]
 

@@ -2,8 +2,6 @@
 """An endpoint is closed while a thread joins, or while one of its comms is being closed: it is
 destroyed once, after its comms."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

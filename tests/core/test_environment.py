@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which world an environment describes. Pure: environments are given as mappings."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddl_core import torch_choices

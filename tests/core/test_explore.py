@@ -2,8 +2,6 @@
 """The explorer of schedules (libddl/tests/explore) finds faults that are put into libddl's
 membership on purpose, so each invariant is really checked."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from datetime import date

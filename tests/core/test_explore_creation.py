@@ -2,8 +2,6 @@
 """The explorer of creations (libddl/tests/explore/creation) finds faults that are put into libddl's
 decisions on purpose, so each invariant is really checked."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -2,8 +2,6 @@
 """What the other processes see when one of them is wrong, leaves or dies: a typed error that names
 it, on every rank and soon."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -11,12 +9,9 @@ import textwrap
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 # Each rank prints what it caught, and waits, lest its own end be what others see.
 PROGRAM = """

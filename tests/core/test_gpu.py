@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays on a GPU, which is the stand-in of libddl/tests/cuda_standin."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from conftest import library_path
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run, library_path
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "gpu.py"

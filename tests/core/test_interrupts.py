@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C and lack of memory at the worst moment: nothing is lost, and no user stays counted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Invariant sums from Python: the settings, the helper for parts, and ordered reduce-scatter."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m ddl_core` says what is there, without importing a framework."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

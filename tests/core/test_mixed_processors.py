@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """x86-64 and arm64 ranks in one job, the latter emulated by qemu-user."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

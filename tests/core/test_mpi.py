@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """mpirun of Open MPI and of MPICH, from their wheels: init finds the world by mpi4py."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Mpi, Run
+from conftest import Mpi, Run
 
 COLLECTIVES = Path(__file__).parent.parent / "matrix" / "program.py"
 

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache of the adapters' native parts."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 PROGRAM = """
 import os, signal, sys

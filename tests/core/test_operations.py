@@ -2,8 +2,6 @@
 """What is particular to the operations in Python: results, options, refusals. What they compute is
 for tests/matrix."""
 
-from __future__ import annotations
-
 import gc
 import time
 import weakref

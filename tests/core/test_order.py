@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ordered sums from Python: the same bits for every number of ranks and every owner."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines out of pieces, and what a carriage return leaves of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddl_launch.lines import Lines

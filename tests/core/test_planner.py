@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl plan` and `ddl simulate`: what they predict of clusters whose answer is known."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rank ddlrun names when several fail, one of them first and the others by its loss."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_launch import root_cause
 from ddl_launch.failure import Failure
 from ddl_launch.root_cause import RankState
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 HOST = socket.gethostname()
 

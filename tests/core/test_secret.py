@@ -2,23 +2,18 @@
 """The job's secret: from a file, and on a machine without libcrypto, which is a preloaded library
 that does not let it be opened."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from conftest import Run
 from ranks import join, together
 
 from ddl_core import Config, Endpoint, errors
 from ddl_core.environment import detect
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 HIDE = r"""
 #define _GNU_SOURCE

@@ -4,8 +4,6 @@
 The launchers themselves are not needed: they give nothing but these variables.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import subprocess
@@ -13,15 +11,12 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Finished, Run
 
 import ddl_core
 from ddl_core.environment import SRUN_PORTS, TORCHRUN_PORT_OFFSET
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
 
 PROGRAM = """
 import logging

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of environment variables is complete, and misspelt ones are warned of."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher as witness of its ranks' ends: real sockets, and processes that are killed."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import shutil
@@ -13,14 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_launch.witness import CONTINUES, ENDED, HELLO, LEAVE, Witness
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 LIMIT = 10.0
 

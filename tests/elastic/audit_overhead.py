@@ -8,8 +8,6 @@ checks, and with checks and audits. Prints the ratios of the times, and their 95
 resampling the turns).
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic jobs of real processes; see programs/members.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

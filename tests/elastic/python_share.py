@@ -11,8 +11,6 @@ step needs is still in the processor's caches. Each time is the median of a roun
 least of several rounds, since other load on the machine makes steps longer.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -2,8 +2,6 @@
 """Elastic jobs on a Ray cluster of virtual nodes, which are killed, and replaced by others; for
 `make test-ray`, since Ray is no dependency of other tests."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -8,8 +8,6 @@ jobs: each ends with the state of an undisturbed one, within a time limit, and t
 and descriptors stay as they are.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ time limit after each change, and has the number of workers in the end that was 
 worker is never killed: its memory and descriptors stay as they are, as do those of the coordinator.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that compute other bits are refused, and the others go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logical workers are assigned to ranks as the contract of ordered sums asks."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

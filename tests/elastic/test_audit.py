@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Audits find workers that compute wrongly, and expel no other ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

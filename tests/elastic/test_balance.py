@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shares by measured speed: a slow worker gets fewer, and the result stays the same."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The final state's bits do not depend on how many processes there are and who computes what."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bits of up to eight ranks on two hosts, which are network namespaces."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

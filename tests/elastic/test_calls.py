@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers join in a later call of `job.steps`, and get what was evaluated before."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -2,8 +2,6 @@
 """The coordinator of a job on hosts is killed: the steps go on, and another one takes its place; or
 nobody does, and the job comes to its end without."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

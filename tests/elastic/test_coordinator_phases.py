@@ -3,8 +3,6 @@
 worker that comes to this phase. The others go on, and there are as many workers as there should be
 once another coordinator is there."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

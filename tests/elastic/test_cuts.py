@@ -2,8 +2,6 @@
 """Members on two hosts, which are network namespaces, whose network is cut: one side goes on, with
 the undisturbed result, and the other ends."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

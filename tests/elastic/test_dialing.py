@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of agents that dial in: on this machine, and on hosts, which are network namespaces."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job whose disk is full trains on, tells of it, and keeps the checkpoints that there are."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

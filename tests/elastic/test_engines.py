@@ -6,8 +6,6 @@ host; and as actors of a Ray cluster do, where Ray is installed (`make test-ray`
 as a user does, so there is no engine for it; see ../lab.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib.util
 import itertools

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that calls `job.steps` once for each epoch, and does something between the calls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`job.map`: a table of numbers with a row for each batch, equal on all ranks, whoever dies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples with loops of their own: processes that die change nothing."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

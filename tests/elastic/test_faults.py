@@ -3,8 +3,6 @@
 others go on within 10 s, with the undisturbed result (Members.check). Those who are counted as dead
 and live are refused, and end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans that come before the worker takes them."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from queue import Queue

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic training with JAX: the same bits for any number of workers, whoever dies."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

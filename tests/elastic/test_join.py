@@ -4,8 +4,6 @@
 Some die at every moment of it, by a real kill -9.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic training with Keras on each of its backends: the same bits whoever dies."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -2,8 +2,6 @@
 """Members that die by a real kill -9, in every phase of a step; the result is the undisturbed one's
 and nothing but the dead one's shares is computed again (Members.check)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@ that of one undisturbed worker, or the joining worker is refused by name and the
 `make test-law` runs all of them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers that leave a job by plan: when it gets smaller, or when they are asked to by SIGTERM."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

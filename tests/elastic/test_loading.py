@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples that loader processes read ahead, streams, and samples that cannot be read."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

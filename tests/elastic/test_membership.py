@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans that follow each other closely, on a member."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from unittest.mock import Mock

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What arrives is checked; nothing is unpickled."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in S3: with a real server, moto's, as a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -173,7 +171,7 @@ class Overloaded(BaseHTTPRequestHandler):
     """A store that takes only every second object."""
 
     protocol_version = "HTTP/1.1"  # which has "100 Continue"
-    server: OverloadedServer
+    server: "OverloadedServer"
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))

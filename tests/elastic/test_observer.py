@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A newcomer that observes, where the others wait for it, or lose it or another one."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

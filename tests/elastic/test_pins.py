@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bits of a share in JAX and TensorFlow depend on nothing but what elastic training fixes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

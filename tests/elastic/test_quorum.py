@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which side of a divided group the coordinator lets go on."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import pytest

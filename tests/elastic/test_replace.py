@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A killed worker's place is filled by a new one; but not for ever if each one dies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of JAX, Keras and TensorFlow that grow and shrink: the state of one undisturbed worker."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@ They are the one that joins, one that was there, the one that writes the checkpo
 and all but one. The others go on with the undisturbed result, and the dead ones are replaced.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs whose processes have all died go on from their newest checkpoint, with the same bits."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

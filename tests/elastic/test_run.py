@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl elastic run`: programs with a loop of their own, whose workers die, hang and fail."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

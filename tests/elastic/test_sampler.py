@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples and seeds are functions of the job's constants, the step and the logical worker."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 

@@ -5,8 +5,6 @@ The ranks are Savers of one process here, whose votes are made by `min`; tests o
 checkpoints are in test_resume.py.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from pathlib import Path

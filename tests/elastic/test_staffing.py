@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the staff tells of workers that are refused, not replaced, or without a share."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import asdict, replace
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step's pure parts: partial sums in the tree's order, and what follows from a death."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

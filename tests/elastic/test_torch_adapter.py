@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's adapter: what a share returns, what is applied, what is refused."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buckets of gradients: which there are, and when they are complete."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Job.train`: no loop, no service, no configuration; workers that are killed change nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ the warnings of a normal run. Programs that keep the law get no warning.
 `make test-law` runs all of them.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

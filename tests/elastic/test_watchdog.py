@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who hangs, from what Comm.report tells."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

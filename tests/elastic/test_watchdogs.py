@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a newcomer may take."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddl_elastic.coordinator.watchdogs import (

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an agent remembers of a worker, and what another coordinator makes of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

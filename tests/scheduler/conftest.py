@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler of many jobs: its policy alone, and its service with real processes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

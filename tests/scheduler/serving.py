@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of `ddl serve` share: a real service, and jobs that are submitted to its store."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policy keeps its promises for all jobs, slots and tenants."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl serve`: real jobs, which it starts, resizes, pauses and ends, and which outlive it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

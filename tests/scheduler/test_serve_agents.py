@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl serve` with the slots of agents that dial in: real agents, which come, go and are killed."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

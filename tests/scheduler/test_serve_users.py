@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl serve --user`: the jobs of a tenant run as its user, and cannot read another tenant's."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

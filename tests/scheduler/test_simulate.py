@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl simulate --jobs`: workloads, their simulation, and the goals of the policy."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_scheduler.planning.model import StepModel
 from ddl_scheduler.simulation.comparison import Result, compare, slots_make
@@ -23,9 +21,6 @@ from ddl_scheduler.simulation.workloads import (
     Submission,
     workload_make,
 )
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
 SLOTS = slots_make(16, 4)

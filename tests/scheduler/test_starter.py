@@ -2,8 +2,6 @@
 """`ddl serve` and what starts its runs: a framework that cannot be imported, or crashes, costs one
 order at most; what runs jobs has no connection by which orders come."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler stores survives it, and is refused where it makes no sense."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys
@@ -11,14 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_scheduler.base.store import JobRecord, Store, StoreError
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 PROGRAM = Path(__file__).parent / "programs" / "store_kills.py"
 MEMORY = Path("/dev/shm")

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a job's steps and shares are measured while it runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddl_scheduler.runner.throughput import LEAST_STEPS, ThroughputEstimator

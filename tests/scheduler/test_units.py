@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The systemd units of packaging/: systemd accepts them, and their commands start a cluster."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

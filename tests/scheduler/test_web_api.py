@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The REST interface over HTTP, on a real store. The scheduling loop is pretended: FakeCluster."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

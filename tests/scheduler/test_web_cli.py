@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client and the commands of `ddl` that ask `ddl serve`, over HTTP on a real store."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil
@@ -13,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from conftest import Run
 from web_site import Site
 
 from ddl_launch.errors import CommandError
@@ -24,9 +23,6 @@ from ddl_scheduler.base.logs import log_folder
 from ddl_scheduler.cli.access import Access, AccessError, access_read, access_write
 from ddl_scheduler.cli.client import Client, ServerError
 from ddl_scheduler.cli.commands import add_commands
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 Ddl = Callable[..., tuple[int, str, str]]
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job reported over time is kept in a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

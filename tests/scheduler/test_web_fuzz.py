@@ -3,8 +3,6 @@
 and what breaks a schema is refused. A sample in `make test`, more in `make test-web`.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

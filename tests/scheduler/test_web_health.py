@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """/healthz and /readyz of a real `ddl serve`, without a token."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator

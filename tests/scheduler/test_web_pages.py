@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's pages: sessions over HTTP, and what a person sees in headless Chromium."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole way: `ddl serve`, its interfaces, and jobs that really train. `make test-web`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

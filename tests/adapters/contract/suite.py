@@ -6,8 +6,6 @@
 Expected values come from NumPy; they are small integers and halves, which every type holds.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_chainer.py on two and three ranks: ChainerMN's interface and what is built on it."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the programs share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

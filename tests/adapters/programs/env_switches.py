@@ -6,8 +6,6 @@
 DDL_METRICS_PORT is set.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

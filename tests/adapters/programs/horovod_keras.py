@@ -2,8 +2,6 @@
 """Horovod's modules for Keras over libddl, on any number of ranks: the values of what they add to
 ddl_horovod.tensorflow. Prints "done NAME" for each part."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

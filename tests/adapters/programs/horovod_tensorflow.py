@@ -2,8 +2,6 @@
 """Horovod's operations on TensorFlow over libddl: the values that its documentation promises, on
 any number of ranks, eagerly and in tf.function. Prints "done NAME" for each part."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

@@ -2,8 +2,6 @@
 """Horovod's operations over libddl: the values that its documentation promises, on any number of
 ranks. Prints "done NAME" for each part."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

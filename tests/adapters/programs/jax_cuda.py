@@ -2,8 +2,6 @@
 """One rank: the handler of ddl_jax on arrays on a GPU, called as XLA calls it. The GPU and XLA are
 stand-ins: sys.argv[1] is the library of tests/adapters/xla_frames.c."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Sequence

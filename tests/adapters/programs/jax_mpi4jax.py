@@ -2,8 +2,6 @@
 """mpi4jax's functions over ddl_jax: the values that its own tests expect, on any number of ranks,
 inside and outside of jit. Prints "done NAME" for each part."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

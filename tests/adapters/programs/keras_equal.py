@@ -5,8 +5,6 @@ and has other samples, and all must end with equal weights. Prints "done NAME" f
     python keras_equal.py FOLDER
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -8,8 +8,6 @@ process.
 interpreted: of TensorFlow, where there is no compiler, so without XLA. losses: nothing else.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

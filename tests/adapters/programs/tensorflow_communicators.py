@@ -3,8 +3,6 @@
 three ranks or more. With the argument "interpreted" without XLA. Prints "done NAME" for each part.
 """
 
-from __future__ import annotations
-
 import sys
 
 import keras

@@ -4,8 +4,6 @@ training helpers. With the argument "interpreted": where there is no compiler, s
 graphs of the old kind; with "sample" for fewer steps.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

@@ -3,8 +3,6 @@
 TensorFlow's three ways of running them, and their gradients. With the argument "interpreted": where
 there is no compiler, so XLA can do none of it; with "sample" with fewer types in graphs."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -3,8 +3,6 @@
 and what only some ranks need of them: every rank takes part all the same. With the argument
 "interpreted": where there is no compiler, so XLA can do none of it."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_api on any number of ranks: what ddl_torch itself offers."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys

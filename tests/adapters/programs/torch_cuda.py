@@ -9,8 +9,6 @@ PART is the part of ddl_torch that runs: native; copies, which is the native one
 take the memory; or python.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from datetime import timedelta

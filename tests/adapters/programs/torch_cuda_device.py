@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device "cuda" of the programs beside this one: PyTorch's stand-in for it, or a GPU."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Any

@@ -4,8 +4,6 @@
 python torch_cuda_own.py FOLDER   of PyTorch's stand-in; "": this machine's GPU
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -2,8 +2,6 @@
 """The operations of a process group and a training, on tensors of any device, to be compared with
 those on the CPU bit by bit. For programs of one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -2,8 +2,6 @@
 """Run by test_torch_features on two or more ranks, with the name of a feature: what PyTorch builds
 on its process groups, over "ddl", against one process."""
 
-from __future__ import annotations
-
 import copy
 import sys
 import warnings

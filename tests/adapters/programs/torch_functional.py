@@ -7,8 +7,6 @@ over "ddl" and over Gloo.
 sample: only some are compiled, which takes longest.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings

@@ -7,8 +7,6 @@ Expected gradients are finite differences: every loss is linear in every rank's 
 difference in the sum of the ranks' losses is the derivative of a float64, but for rounding.
 """
 
-from __future__ import annotations
-
 import torch
 from checks import refused
 from torch import Tensor

@@ -2,8 +2,6 @@
 """Run by test_torch_collectives on any number of ranks: the operations that torch_collectives.py
 leaves out, and the types and ops that few use, against what PyTorch computes from all inputs."""
 
-from __future__ import annotations
-
 import math
 import threading
 import warnings

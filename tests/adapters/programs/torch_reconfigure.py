@@ -5,8 +5,6 @@ Usage: torch_reconfigure.py PART PORT NUMBER SIZE [BACKEND], with a TCPStore at 
 the test. The process prints "done" if all checks passed.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

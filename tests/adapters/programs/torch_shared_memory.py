@@ -2,8 +2,6 @@
 """Run by test_torch_shared_memory on two or more ranks of one host: tensors in shared memory. The
 bits of training are the same, the memory really lies there, and other ranks map it."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os

@@ -2,8 +2,6 @@
 """Run by test_torch_training on two or more ranks: DistributedDataParallel and its hooks, against
 training with the whole batch in one process."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

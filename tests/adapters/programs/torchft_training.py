@@ -8,8 +8,6 @@ serves the group's store at PORT. A line of FOLDER/commits is "REPLICA RANK STEP
 the committed step, the number of replica groups in it, and a digest of the weights after it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

@@ -2,8 +2,6 @@
 """One rank: all operations on arrays on a GPU, against the same on the host, bit by bit; and the
 streams that they run in. The GPU is a stand-in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

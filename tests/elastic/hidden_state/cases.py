@@ -7,8 +7,6 @@ and where users have reported such a program. A case "may be right" if the job h
 The cases were written before the command.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import os

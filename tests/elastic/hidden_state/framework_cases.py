@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs with hidden state for Keras and JAX, as in cases.py."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

@@ -15,8 +15,6 @@ With --killed the given member is killed after three steps, and steps are slow u
 has taken its place.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -7,8 +7,6 @@ With --strike rank 0 is killed in step 5. Once a worker has joined in its place 
 the last one of the first workers is killed, too: the final state is the joining worker's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

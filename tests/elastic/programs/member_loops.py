@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What programs do with an elastic step, for members.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

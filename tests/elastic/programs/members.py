@@ -9,8 +9,6 @@ to FOLDER/<case>.<member> line by line, so that the dead ones' lines are there a
 stdout says how each member has ended. This process is the witness of the members' ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

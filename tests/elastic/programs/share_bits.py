@@ -7,8 +7,6 @@ for a convolutional network with batch norm and dropout, an MLP, attention, and 
 numbers. FRAMEWORK is jax or tensorflow.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

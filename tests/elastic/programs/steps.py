@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a job, as its workers tell of them in files: what is committed when, and by whom."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from pathlib import Path

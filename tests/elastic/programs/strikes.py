@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can happen to a member, done by itself at the moment that its case names."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

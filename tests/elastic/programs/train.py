@@ -10,8 +10,6 @@ go on when a worker is reported in this state. Whatever is wrong with a job is p
 "error".
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -5,8 +5,6 @@ In a worker of `ddl elastic run` it joins the others, else it starts workers. `k
 that kill themselves in the middle; `patient`: see patient_samples.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ JSON; prints what came of it. `kills` members kill themselves in the middle; `pa
 patient_samples.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

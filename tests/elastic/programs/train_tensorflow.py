@@ -3,8 +3,6 @@
 as JSON. `kills` members kill themselves in the middle of a step; `patient`: see patient_samples.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -7,8 +7,6 @@ one serves to the end. Then no job may be lost, and none may have run twice. Pri
 there were.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

@@ -6,8 +6,6 @@ and another one runs to the end. Then no job may be lost or done twice, and no a
 how many points there were.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

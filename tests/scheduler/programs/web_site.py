@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's web app on a real port, with a real store and a pretended cluster."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
