@@ -135,11 +135,7 @@ class Scheduler:
     def _prepared(self, case: Case, names: set[str], notes: list[str]) -> Iterator[set[str]]:
         """Allocate buffers for the case. Yield the names of the libraries that support it."""
         ready = set()
-        fields = {
-            "operation": case.operation,
-            "dtype": DTYPES[case.dtype],
-            "bytes": case.bytes,
-        }
+        fields = {"operation": case.operation, "dtype": DTYPES[case.dtype], "bytes": case.bytes}
         for name, workers in self.worker_groups.items():
             if name in names and workers.alive:
                 try:

@@ -55,8 +55,7 @@ def transformer(width: int = 512, layers: int = 6) -> Task:
     text = torch.randint(BYTES, (PIECES, CONTEXT + 1))
     model = Transformer(width=width, layers=layers, context=CONTEXT)  # 19.2 M
     return Task(
-        model,
-        lambda model: cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()),
+        model, lambda model: cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
     )
 
 

@@ -245,10 +245,7 @@ def task(what: str) -> tuple[keras.Model, Any, tf.Tensor, tf.Tensor, Any]:
 
 def resnet50() -> tuple[keras.Model, int, tuple[int, ...]]:
     model = keras.applications.ResNet50(
-        weights=None,
-        input_shape=(PIXELS, PIXELS, 3),
-        classes=CLASSES,
-        classifier_activation=None,
+        weights=None, input_shape=(PIXELS, PIXELS, 3), classes=CLASSES, classifier_activation=None
     )
     return model, CLASSES, (IMAGES,)
 

@@ -160,11 +160,7 @@ raise SystemError("wanted")
 @pytest.mark.slow
 def test_fallback_features(ddlrun: Run, tmp_path: Path) -> None:
     """What is compiled around a group in Python, and what is built on it."""
-    env = {
-        **IN_PYTHON,
-        "DDL_CACHE": str(tmp_path / "cache"),
-        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
-    }
+    env = {**IN_PYTHON, "DDL_CACHE": str(tmp_path / "cache"), "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     file = Path(__file__).parent / "programs" / "torch_features.py"
     names = ["functional", "compiled", "hooks", "fsdp2", "dtensor", "zero1"]
     ended = ddlrun(2, file, *names, env=env, limit=180).expect_success()

@@ -298,10 +298,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "env",
-    [{}, {"CXX": "nothing++", "DDL_CACHE": "nowhere"}],
-)
+@pytest.mark.parametrize("env", [{}, {"CXX": "nothing++", "DDL_CACHE": "nowhere"}])
 def test_set_pg_timeout(ddlrun: Run, env: dict[str, str]) -> None:
     """PyTorch's own function would only warn."""
     assert ddlrun(2, SET_TIMEOUT, env=env).expect_success().out.count("told") == 2
@@ -484,8 +481,7 @@ while dist.is_initialized():
 
 
 @pytest.mark.parametrize(
-    "way",
-    [way if way == "signal" else pytest.param(way, marks=pytest.mark.slow) for way in WITHIN],
+    "way", [way if way == "signal" else pytest.param(way, marks=pytest.mark.slow) for way in WITHIN]
 )
 def test_shutdown_from_within(ranks: Run, way: str) -> None:
     """A group is shut down by a thread that is inside a call of it."""

@@ -34,9 +34,7 @@ RANKS = 3
 MODULE = "torch.testing._internal.distributed.distributed_test"
 PASSING = Path(__file__).with_suffix(".txt")
 
-EXCLUDED = {
-    "test_ddp_logging_data_cpu": "PyTorch calls every backend that is not its own 'custom'",
-}
+EXCLUDED = {"test_ddp_logging_data_cpu": "PyTorch calls every backend that is not its own 'custom'"}
 
 SAMPLE = (
     "test_all_gather_coalesced_simple",

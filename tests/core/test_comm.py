@@ -14,14 +14,7 @@ from ranks import LIMIT, join, together
 
 import ddl_core
 from ddl_core import Comm, Config, Endpoint
-from ddl_core.errors import (
-    Aborted,
-    Expired,
-    InvalidArgument,
-    InvalidState,
-    PeerLost,
-    TimedOut,
-)
+from ddl_core.errors import Aborted, Expired, InvalidArgument, InvalidState, PeerLost, TimedOut
 
 # ---- arguments ----
 

@@ -18,14 +18,7 @@ from ddl_launch.arguments import make_parser, parse
 from ddl_launch.console import Console
 from ddl_launch.errors import LaunchError
 from ddl_launch.frames import HELLO, Frames, frame, open_proven, proven
-from ddl_launch.hosts import (
-    Host,
-    Layout,
-    lay_out,
-    parse_hosts,
-    read_hostfile,
-    read_rankfile,
-)
+from ddl_launch.hosts import Host, Layout, lay_out, parse_hosts, read_hostfile, read_rankfile
 from ddl_launch.launchers import Launcher, LaunchRequest, start
 from ddl_launch.spelling import find_similar
 from ddl_launch.topology import describe, library_options, mode_option

@@ -94,12 +94,7 @@ FAULTS = {
         "",
         "S4",
     ),
-    "a_leader_does_not_await_a_late_commit": (
-        "agreement.c",
-        " && !is_loss_unseen(m)",
-        "",
-        "L3",
-    ),
+    "a_leader_does_not_await_a_late_commit": ("agreement.c", " && !is_loss_unseen(m)", "", "L3"),
     "the_leader_is_never_left_out": (
         "agreement.c",
         "if (waited && is_cut_off(m, may_continue ? count(m, live) : 0, now))",

@@ -93,11 +93,7 @@ NCCL, HOST = "1", "0"
 
 @pytest.mark.parametrize(
     "size, direct, gpus",
-    [
-        pytest.param(1, HOST, 1, marks=pytest.mark.slow),
-        (3, HOST, 1),
-        (3, NCCL, 3),
-    ],
+    [pytest.param(1, HOST, 1, marks=pytest.mark.slow), (3, HOST, 1), (3, NCCL, 3)],
 )
 def test_operations(
     ddlrun: Run, standin_env: dict[str, str], size: int, direct: str, gpus: int

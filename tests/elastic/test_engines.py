@@ -439,8 +439,7 @@ def test_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields"),
-    [("exit", {}), ("start", {"slot": 7, "member": 0, "threads": 1})],
+    ("kind", "fields"), [("exit", {}), ("start", {"slot": 7, "member": 0, "threads": 1})]
 )
 def test_an_agent_refuses_what_is_no_order(
     kind: str, fields: dict[str, int], tmp_path: Path

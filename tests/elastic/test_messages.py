@@ -225,5 +225,5 @@ def test_a_worker_that_is_never_done(hanging: Any) -> None:
 def test_a_worker_that_does_not_send_the_state(hanging: Any) -> None:
     assert training._fetch_state(hanging) == {}
     assert hanging.causes == [
-        "hung: the coordinator requested its state, and nothing was received for 0 s",
+        "hung: the coordinator requested its state, and nothing was received for 0 s"
     ]

@@ -229,10 +229,7 @@ def test_as_python_runs_it(run: Any, tmp_path: Path) -> None:
     done, _ = run("-n", 1, "--quiet", program, "--lr", "0.1", "-n", "9")
     assert (done.code, done.err) == (5, "")
     words = "['--lr', '0.1', '-n', '9']"
-    assert done.out.splitlines() == [
-        f"[0] __main__ {words} {tmp_path} beside",
-        "[0] at the end",
-    ]
+    assert done.out.splitlines() == [f"[0] __main__ {words} {tmp_path} beside", "[0] at the end"]
 
 
 @pytest.mark.parametrize("last", ["", "sys.exit()\n"])

@@ -82,7 +82,7 @@ def test_each_type_has_its_own_buckets() -> None:
     model[2].to(torch.float64)
     adapter = made(model, 1 << 20)
     assert [(array.dtype.name, array.size) for array in adapter.result()] == [
-        *(("float64", 6), ("float32", 12 + 8)),
+        *(("float64", 6), ("float32", 12 + 8))
     ]
 
 

@@ -3,13 +3,7 @@
 
 import pytest
 
-from ddl_elastic.coordinator.watchdogs import (
-    FOUNDING,
-    LOOKS,
-    STEPS,
-    JoinWatchdog,
-    StartupWatchdog,
-)
+from ddl_elastic.coordinator.watchdogs import FOUNDING, LOOKS, STEPS, JoinWatchdog, StartupWatchdog
 
 pytestmark = pytest.mark.pure
 

@@ -116,10 +116,7 @@ def test_a_program_that_is_no_file(start: Start, tmp_path: Path) -> None:
 def test_a_starter_that_has_ended(tmp_path: Path) -> None:
     with Starter() as made:
         made._connection.shutdown(socket.SHUT_RDWR)
-        with (
-            socket.socket() as any_socket,
-            pytest.raises(StarterLost, match="restart ddl serve"),
-        ):
+        with socket.socket() as any_socket, pytest.raises(StarterLost, match="restart ddl serve"):
             order = RunSpec(str(tmp_path / "jobs.db"), 1, {}, [], [])
             made.start(order, any_socket.fileno(), any_socket)
 

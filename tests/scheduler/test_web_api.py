@@ -281,12 +281,7 @@ def test_bad_input_is_refused_and_named(
         ({}, b'{"min": NaN}', 400, "NaN is not a JSON number"),
         ({}, b"[" * 60000, 400, "the body is not JSON"),
         ({}, b"1" * 60000, 400, "the body is not JSON"),
-        (
-            {"idempotency-key": "a b"},
-            b'{"command": ["x"]}',
-            400,
-            "always names the same job",
-        ),
+        ({"idempotency-key": "a b"}, b'{"command": ["x"]}', 400, "always names the same job"),
         ({"host": "evil.example"}, None, 400, "host is 'evil.example'"),
         ({"host": "127.0.0.1.evil.example"}, None, 400, "host is"),
     ],

@@ -138,10 +138,7 @@ def test_exit_codes_tell_what_was_wrong(site: Site, ddl: Ddl) -> None:
     code, _, err = ddl("job", "cancel", job)
     assert code == 1 and "is cancelled and cannot become cancelled" in err
     for wrong in (
-        (
-            "job",
-            "submit",
-        ),
+        ("job", "submit"),
         ("job", "submit", "--min", "3", "--max", "2", "--", "x"),
         ("job", "submit", "--deadline", "soon", "--", "x"),
         ("job", "submit", "--env", "A", "--", "x"),

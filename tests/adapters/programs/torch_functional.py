@@ -69,8 +69,7 @@ expect_same("all_reduce", lambda a, g: [funcol.all_reduce(a, "sum", g)])
 # PyTorch has no gradient of this one.
 expect_same("broadcast", lambda a, g: [funcol.broadcast(a.detach(), size - 1, g) * a])
 expect_same(
-    "reduce_scatter_tensor",
-    lambda a, g: [funcol.reduce_scatter_tensor_autograd(a, "sum", 0, g)],
+    "reduce_scatter_tensor", lambda a, g: [funcol.reduce_scatter_tensor_autograd(a, "sum", 0, g)]
 )
 expect_same("all_gather_tensor", lambda a, g: [funcol.all_gather_tensor_autograd(a, 0, g)])
 expect_same("all_gather_tensor 1", lambda a, g: [funcol.all_gather_tensor_autograd(a, 1, g)])
@@ -109,9 +108,7 @@ for root in range(size):
         compiled=False,
     )
     expect_same(
-        "nn gather",
-        lambda a, g, root=root: list(differentiable.gather(a, root, g)),
-        compiled=False,
+        "nn gather", lambda a, g, root=root: list(differentiable.gather(a, root, g)), compiled=False
     )
     expect_same(
         "nn scatter",
