@@ -58,7 +58,6 @@ class Candidate:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes of "64MiB", "4Ki" or "8". Raises UsageError."""
     match = re.fullmatch(r"(\d+)\s*([KMG]?i?B?)", text.strip())
     if not match or match[2] not in _UNITS:
         raise UsageError(f"{text!r} is not a number of bytes such as 8, 4KiB or 64MiB")
@@ -91,7 +90,6 @@ def parse_list(text: str, known: tuple[str, ...] | dict[str, str], what: str) ->
 
 
 def show_bytes(number: float) -> str:
-    """Format a size in the largest binary unit that fits."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:
             return f"{number:.4g} {unit}"
@@ -100,7 +98,6 @@ def show_bytes(number: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """Format a time with three digits."""
     for unit, size in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"

@@ -63,7 +63,6 @@ Run nothing else on the machine.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     options = parse(argv)
     libraries = chosen(options)
     machine = Machine(environments.cache_folder())
@@ -89,7 +88,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench collectives",
         description=DESCRIPTION,
@@ -186,7 +184,6 @@ def _numbers(text: str, what: str) -> list[int]:
 
 
 def chosen(options: argparse.Namespace) -> list[Library]:
-    """Return the libraries. Their virtual environments are created at first use."""
     found = []
     own = dict(("libddl", one) if "=" not in one else one.split("=", 1) for one in options.libddl)
     for name in options.libraries:
@@ -197,10 +194,8 @@ def chosen(options: argparse.Namespace) -> list[Library]:
 
 
 def ours(libraries: Sequence[Library]) -> set[str]:
-    """Return the names of the libraries that are libddl, in any build."""
     return {library.name for library in libraries if library.kind == "ddl"}
 
 
 def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
-    """Return the document for --json."""
     return {"machine": about, "results": [r.as_json() for r in results]}

@@ -41,8 +41,6 @@ LINKS = {"shared memory": "", "tcp": "tcp"}  # values of DDL_LINKS; Gloo always 
 
 
 class CreationLibrary(Library):
-    """The ranks of one backend of torch.distributed."""
-
     links = ""
 
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
@@ -55,7 +53,6 @@ class CreationLibrary(Library):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     options = parse(argv)
     rows = []
     for ranks in options.ranks:
@@ -69,7 +66,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench creation",
         description=DESCRIPTION,
@@ -105,7 +101,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> list[list[str]]:
-    """Return a row of the table for each of --what."""
     kinds = [("libddl", "ddl", sys.executable)]
     kinds += [(other, "ddl", python) for other, python in options.others]
     kinds += [("gloo", "gloo", sys.executable)]
@@ -135,7 +130,6 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
 
 @contextmanager
 def started(library: Library, ranks: int) -> Iterator[WorkerGroup]:
-    """Run the processes of one library during a block."""
     workers = WorkerGroup(library, OneHost(ranks))
     try:
         workers.start()
@@ -145,7 +139,6 @@ def started(library: Library, ranks: int) -> Iterator[WorkerGroup]:
 
 
 def init(library: Library, ranks: int, what: str) -> float:
-    """Return the seconds that init_process_group takes on the slowest of new processes."""
     with started(library, ranks) as workers:
         if what == "loaded":
             workers.ask(do="load")
@@ -153,12 +146,10 @@ def init(library: Library, ranks: int, what: str) -> float:
 
 
 def slowest(answers: list[dict[str, Any]]) -> float:
-    """Return the largest of the ranks' seconds."""
     return max(float(answer["seconds"]) for answer in answers)
 
 
 def free_port() -> int:
-    """Return a free TCP port."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])

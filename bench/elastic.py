@@ -81,7 +81,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the table and return the exit code."""
     arguments = parse(argv)
     lines = [
         "| step | ranks | logical | beside | elastic | the other | ratio | 95 % | processor |",

@@ -40,7 +40,6 @@ VARIABLES = {
 
 
 def cache_folder() -> Path:
-    """Return $BENCH_CACHE, or build/bench of this tree."""
     return Path(os.environ.get("BENCH_CACHE") or ROOT / "build" / "bench")
 
 
@@ -78,7 +77,6 @@ def _pip(python: Path, packages: Sequence[str], library: str) -> None:
 
 
 def _sources() -> str:
-    """Return a digest of the sources of libddl's package."""
     digest = hashlib.sha256()
     for folder in (
         "libddl/src",
@@ -96,7 +94,6 @@ def _sources() -> str:
 
 
 def compile_loop(library: str, kind: str, python: Path) -> Path:
-    """Compile rank/loop_KIND.c, the loop of calls from C, against this interpreter's library."""
     here = Path(__file__).with_name("rank")
     target = cache_folder() / f"loop_{library}.so"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +109,6 @@ def compile_loop(library: str, kind: str, python: Path) -> Path:
 
 
 def compile_program(name: str, python: Path) -> Path:
-    """Compile a C program of this folder against the interpreter's libddl."""
     source, target = Path(__file__).with_name(f"{name}.c"), cache_folder() / name
     target.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-O2", *_flags_for_libddl(python)]

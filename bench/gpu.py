@@ -83,7 +83,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the table and return the exit code."""
     arguments = parse(argv)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.json")

@@ -37,7 +37,6 @@ class State:
 
     @property
     def name(self) -> str:
-        """The name of the state in STATES."""
         return next(name for name, below in STATES.items() if self.round_trip < below)
 
 
@@ -93,7 +92,6 @@ class Machine:
         return list(seconds)
 
     def describe(self) -> dict[str, str]:
-        """Describe processor, caches, memory and kernel."""
         model = ""
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -67,7 +67,6 @@ class Members:
     largest: int = 0  # characters of the addresses in the first message
 
     def dial_all(self) -> None:
-        """Connect all agents at the same time."""
         self.close()
         with ThreadPoolExecutor(DIALS) as threads:
             list(threads.map(self._dial, range(self.hosts)))
@@ -166,7 +165,6 @@ class Members:
 
 
 def address(member: int) -> str:
-    """Return an address that is as long as a real one, and differs from others as much."""
     random = secrets.token_bytes(24)
     return (bytes(random) + ADDRESS[len(random) :]).hex()
 
@@ -186,19 +184,16 @@ def process(words: Sequence[object], errors: Path) -> Iterator[subprocess.Popen[
 
 
 def cpu(pid: int) -> float:
-    """Return the seconds of processor time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def memory(pid: int) -> float:
-    """Return the memory of a process in MiB."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(text.split("VmRSS:")[1].split()[0]) / 1024
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m bench members",
         description=__doc__,
@@ -261,7 +256,6 @@ def show(what: str, seconds: float, more: str = "") -> None:
 
 
 def show_cost(members: Members, pid: int, seconds: float) -> None:
-    """Print the cost of the members' reports."""
     before, reports = cpu(pid), members.reports
     seconds = members.serve(timer(seconds))
     used, rate = (cpu(pid) - before) / seconds, (members.reports - reports) / seconds

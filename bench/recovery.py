@@ -59,8 +59,6 @@ RAY = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1", "RAY_USAGE_STATS_ENABLED": "0
 
 @dataclass
 class Hosts:
-    """The hosts of the processes, by rank: the beginning of a command, and the host's address."""
-
     name: str = "one host"
     enter: list[list[str]] = field(default_factory=lambda: [[]] * RANKS)
     addresses: list[str] = field(default_factory=lambda: ["127.0.0.1"] * RANKS)
@@ -75,8 +73,6 @@ class Commit:
 
 
 class Run:
-    """A job, as a context manager that ends it."""
-
     def __init__(self, system: str, hosts: Hosts) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench-recovery-"))
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -142,7 +138,6 @@ def start_elastic(run: Run, hosts: Hosts) -> None:
 
 
 def start_torchrun(run: Run, hosts: Hosts) -> None:
-    """Start one agent for each host."""
     first = {address: hosts.addresses.index(address) for address in hosts.addresses}
     port = free_port()
     for address, rank in first.items():
@@ -206,7 +201,6 @@ SYSTEMS = {
 
 
 def recover(system: str, hosts: Hosts) -> tuple[float, float]:
-    """Return the seconds from the kill to the next step, and those of a step before it."""
     with Run(system, hosts) as run:
 
         def all_have_begun(commits: list[Commit]) -> bool:
@@ -220,7 +214,6 @@ def recover(system: str, hosts: Hosts) -> tuple[float, float]:
         last = max(c.step for c in run.commits() if c.seconds <= killed)
 
         def beyond(commits: list[Commit]) -> dict[int, float]:
-            """Return when each process committed its first step after `last + 1`."""
             new: dict[int, float] = {}
             for commit in commits:
                 if commit.step > last + 1 and commit.pid != victim:
@@ -269,7 +262,6 @@ def open_hosts(several: bool) -> Iterator[Hosts]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the table and return the exit code."""
     arguments = parse(argv)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in arguments.systems}
     with open_hosts(arguments.hosts) as hosts:

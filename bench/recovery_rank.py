@@ -47,7 +47,6 @@ class Samples:
         return self.images[index], self.labels[index]
 
     def draw(self, step: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
-        """Return a rank's part of a step's batch."""
         chosen = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(step))
         part = chosen[:BATCH].chunk(ranks)[rank]
         return self.images[part], self.labels[part]

@@ -84,8 +84,6 @@ class Model(nn.Module):
 
 
 class Driver:
-    """A driver that requests these numbers of workers, one after the other."""
-
     def __init__(self, job: Job, sizes: Sequence[int]) -> None:
         self._job, self._sizes, self._next = job, list(sizes), 1
 
@@ -104,7 +102,6 @@ class Change:
 
 
 def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
-    """Return all changes of one job. Several workers that join at once are one change."""
     steps = (2 * rounds + 2) * SPACING
     with tempfile.TemporaryDirectory(prefix="bench-resize-") as folder:
         Clock.folder = Path(folder)
@@ -133,8 +130,6 @@ def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
 
 
 def measure(times: dict[int, float], spans: Sequence[Span], step: int, kind: str) -> Change:
-    """Return the change before this step. Pure."""
-
     def seconds(of: int, part: str) -> float:
         begin, end = times[of - 1], times[of]
         return sum(s.seconds for s in spans if s.name in PARTS[part] and begin < s.ended <= end)
@@ -152,7 +147,6 @@ def measure(times: dict[int, float], spans: Sequence[Span], step: int, kind: str
 
 
 def copy_seconds(megabytes: float) -> float:
-    """Return the median seconds of copying this much memory."""
     source = torch.ones(int(megabytes * 1e6 / 4))
     target, times = torch.empty_like(source), []
     for _ in range(11):
@@ -182,7 +176,6 @@ def rows(low: int, high: int, megabytes: float, rounds: int) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table. Return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m bench resize",
         description=__doc__,

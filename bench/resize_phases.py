@@ -54,7 +54,6 @@ def install(folder: Callable[[], Path]) -> None:
 
 
 def read(folder: Path, process: int) -> list[Span]:
-    """Return the spans that a worker has recorded, in the order of their ends."""
     lines = [line.split() for line in _file(folder, process).read_text().splitlines()]
     return [Span(name, float(began), float(ended)) for name, began, ended in lines]
 

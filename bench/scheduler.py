@@ -32,11 +32,9 @@ class Effort:
     busy: bool = False
 
     def iterations(self, wall: float) -> int:
-        """Return the iterations that fill a turn, if one takes `wall` seconds in total."""
         return max(2, min(int(self.seconds / wall) + 1, ITERATIONS_MAX))
 
     def limit(self, candidates: int) -> float:
-        """Return the seconds after which dropped turns are no longer repeated."""
         return 5 + 4 * self.rounds * candidates * self.seconds
 
 
@@ -78,7 +76,6 @@ class Scheduler:
             workers.end()
 
     def run(self, case: Case, candidates: Sequence[Candidate]) -> Result:
-        """Give every candidate that can run the case one turn in each round. Return the result."""
         turns: list[Turn] = []
         notes: list[str] = []
         with self._prepared(case, {c.library for c in candidates}, notes) as ready:

@@ -83,7 +83,6 @@ def _rate(rate: float) -> str:
 
 
 def _ratio(result: Result, row: Row, ours: Collection[str]) -> str:
-    """Return the speed relative to the fastest other library called the same way."""
     if row.candidate.library not in ours:
         return ""
     way = "" if row.candidate.way == "named" else row.candidate.way

@@ -105,7 +105,6 @@ PARTS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     options = _parse(argv)
     machine = Machine(environments.cache_folder())
     parts = [p for p in PARTS if p.name in options.parts]
@@ -145,7 +144,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> str:
-    """Return the table of targets, and the number of targets that are met."""
     head = ["case", "cores", "measured", "target", "met"]
     rows = [[v.case, v.state, v.measured, v.target, "yes" if v.met else "NO"] for v in verdicts]
     table = tabulate(rows, head, "github", disable_numparse=True)

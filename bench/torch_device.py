@@ -11,6 +11,5 @@ def backend_of_ddl(device: str) -> str:
 
 
 def synchronize() -> None:
-    """Wait for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -135,7 +135,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the tables and return the exit code."""
     arguments = parse(argv)
     if arguments.framework in OWN_PROCESSES:
         return int(importlib.import_module(OWN_PROCESSES[arguments.framework]).main(arguments))

@@ -40,8 +40,6 @@ ROUNDING = 1e-3  # largest relative difference between the backends' weights aft
 
 
 class BackendLibrary(Library):
-    """The ranks of one of BACKENDS, or of CALLS."""
-
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
         specs = super().process_specs(placement, control)
         program = str(ROOT / "bench" / "rank" / "jax_rank.py")
@@ -61,7 +59,6 @@ class Timed:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print the tables and return the exit code."""
     for name in arguments.backends:
         if name not in BACKENDS:
             print(
@@ -173,7 +170,6 @@ def called(workers: WorkerGroup, size: int, rounds: int) -> Timed:
 
 
 def turns(names: list[str], number: int) -> list[str]:
-    """Return all names, rotated by one from round to round."""
     first = number % len(names)
     return names[first:] + names[:first]
 
@@ -184,14 +180,12 @@ def release(backends: dict[str, WorkerGroup]) -> None:
 
 
 def run_steps(workers: WorkerGroup, program: str, steps: int) -> tuple[list[float], float]:
-    """Return the seconds of each step on the slowest rank, and of processor time for one step."""
     answers = workers.ask(do="run", program=program, steps=steps)
     seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
     return seconds, max(answer["processor"] for answer in answers)
 
 
 def pace(workers: WorkerGroup, program: str) -> int:
-    """Return the number of steps that fill a turn."""
     seconds, _ = run_steps(workers, program, 5)
     return max(3, min(int(TURN / statistics.median(seconds)), MOST))
 
@@ -251,7 +245,6 @@ def call_rows(each: Timed) -> list[list[str]]:
 
 
 def both(seconds: Sequence[float]) -> str:
-    """Format the median, and the fastest in brackets."""
     unit, scale = ("ms", 1e3) if statistics.median(seconds) > 2e-3 else ("us", 1e6)
     digits = 1 if unit == "ms" or min(seconds) < 1e-4 else 0
     median, fastest = scale * statistics.median(seconds), scale * min(seconds)

@@ -38,8 +38,6 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Task:
-    """A model, and its loss for a constant batch."""
-
     model: nn.Module
     loss: Callable[[nn.Module], Tensor]
 
@@ -128,7 +126,6 @@ def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
 
 
 def share(backend: str) -> None:
-    """Allocate in shared memory from now on, or not, as the backend requires."""
     shared_memory.ask(backend == SHARED)
     shared_memory.apply(_build.module())
 
@@ -174,7 +171,6 @@ def exchange_of(buckets: list[int], group: Any) -> Step:
 
 
 def bucket_sizes(model: DistributedDataParallel) -> list[int]:
-    """Return the bytes of each bucket, in the order of reduction."""
     sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     return [int(size) for size in sizes.split(",")]
 
@@ -184,7 +180,6 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def timed(step: Step, times: int) -> tuple[list[float], float]:
-    """Return the seconds of each step, and the processor time of one, after an untimed step."""
     step()
     synchronize()
     dist.barrier()

@@ -36,8 +36,6 @@ LEAST = 8  # fewest steps in a turn of the gradients alone
 
 
 class BackendLibrary(Library):
-    """The ranks of one of BACKENDS."""
-
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
         specs = super().process_specs(placement, control)
         program = str(ROOT / "bench" / "rank" / "tensorflow_rank.py")
@@ -64,7 +62,6 @@ class Group:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print the tables and return the exit code."""
     before = os.getloadavg()[0]
     placement, python = OneHost(arguments.ranks), Path(sys.executable)
     try:

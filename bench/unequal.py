@@ -36,7 +36,6 @@ class Samples:
 
 
 def make_model() -> nn.Module:
-    """Return a model whose share takes about 10 ms."""
     layers = [nn.Linear(WIDTH, WIDTH // 4), nn.ReLU(), nn.Linear(WIDTH // 4, 2)]
     return nn.Sequential(*layers)
 
@@ -81,7 +80,6 @@ class Clock:
 
 
 def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
-    """Run a worker in each of the groups."""
     work = trainer.work
 
     def work_there(spec: Any, *arguments: Any) -> None:
@@ -111,7 +109,6 @@ def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table. Return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m bench unequal",
         description=__doc__,

@@ -204,8 +204,6 @@ def compiled(variables: Sequence[tf.Variable], barrier: Program, reduce: Any) ->
 
 
 def exchange(variables: Sequence[Any], reduce: Any, within: Any = lambda of: of()) -> Program:
-    """Return a program that reduces gradients which are all available at its start."""
-
     @tf.function(autograph=False)
     def step() -> Any:
         def reduced() -> Any:

@@ -38,19 +38,16 @@ def native_part(
 
 @pytest.fixture(scope="session")
 def torch_native(native_part: Callable[[str], list[Path]]) -> Path:
-    """That of ddl_torch."""
     return native_part("ddl_torch")[0]
 
 
 @pytest.fixture(scope="session")
 def jax_native(native_part: Callable[[str], list[Path]]) -> list[Path]:
-    """Those of ddl_jax."""
     return native_part("ddl_jax")
 
 
 @pytest.fixture(scope="session")
 def tensorflow_native(native_part: Callable[[str], list[Path]]) -> Path:
-    """That of ddl_tensorflow."""
     return native_part("ddl_tensorflow")[0]
 
 

@@ -105,7 +105,6 @@ print("right")
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_solver(ddlrun: Run, size: int) -> None:
-    """Trains as one process does, in Caffe's loop and in its own; equal weights on all ranks."""
     ended = ddlrun(size, PROGRAM, limit=120).expect_success()
     assert all(ended.lines(rank) == ["right"] for rank in range(size))
 

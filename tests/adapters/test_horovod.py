@@ -60,14 +60,12 @@ print(json.dumps({name: names(module) for name, module in modules.items()}))
 
 
 def documented() -> set[tuple[str, str, str]]:
-    """Each module, name and arguments that Horovod's documentation has."""
     lines = (FOLDER / "horovod_names.txt").read_text().splitlines()[1:]
     names = [re.fullmatch(r"(\S+) ([\w.]+)(.*)", line) for line in lines]
     return {(each[1], each[2], each[3]) for each in names if each}
 
 
 def page() -> dict[tuple[str, str, str], str]:
-    """The state of each module, name and arguments in the page."""
     return {
         (module, name, arguments): state
         for name, arguments, modules, state in ROW.findall(PAGE.read_text())

@@ -53,7 +53,6 @@ def test_what_it_does_not_know(run_program: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("jax_native")
 def test_rank_that_cannot(run_program: Run, tmp_path: Path) -> None:
-    """What a rank says, and not what the others wait for."""
     env = {"BENCH_CACHE": str(tmp_path), "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     short = ["--backends", "ddl", "--models", "psum"]
     ended = run_program([*COMMAND, *short], cwd=ROOT, env=env, limit=120)

@@ -36,7 +36,6 @@ assert (jax.jit(jax.grad(total))(jnp.ones(4)) == 2).all()
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory: pytest.TempPathFactory, run_program: Run) -> Path:
-    """The stand-in for XLA."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler
     folder = tmp_path_factory.mktemp("frames")

@@ -43,7 +43,6 @@ def built(jax_native: list[Path]) -> None:
 
 @pytest.fixture
 def ranks(unwatched: Run) -> Run:
-    """START and a program on processes that nobody watches."""
     return lambda size, text: unwatched(size, START + text)
 
 
@@ -114,7 +113,6 @@ else:
 
 @pytest.mark.slow
 def test_shutdown_with_operations_under_way(ranks: Run) -> None:
-    """What ends soon ends well; what nobody else comes to is aborted."""
     text = """
 import threading
 results = {}
@@ -165,7 +163,6 @@ print("ending")
 
 
 def test_use_before_init(run_program: Run, tmp_path: Path) -> None:
-    """A program that outlives its world says so."""
     text = """
 import jax, jax.numpy as jnp
 import ddl_jax as ddl
@@ -190,7 +187,6 @@ print("done")
 
 
 def test_several_devices_in_a_process(run_program: Run, tmp_path: Path) -> None:
-    """Refused where they would run operations at once; one of them is as good as any."""
     text = """
 import jax, jax.numpy as jnp
 from jax.sharding import PartitionSpec as P

@@ -51,7 +51,6 @@ def test_program_that_knows_nothing(ddlrun: Run, tmp_path: Path) -> None:
 
 
 def test_dead_rank(ddlrun: Run) -> None:
-    """It is an error that names it, on the others, and not the end of their processes."""
     text = f"""
 import ddl_jax
 ddl_jax.initialize(timeout=30)
@@ -71,7 +70,6 @@ os._exit(0)
 
 
 def test_rank_that_raises(unwatched: Run) -> None:
-    """It leaves, and the others do not wait for it."""
     text = f"""
 import ddl_jax
 ddl_jax.initialize(timeout=60)
@@ -124,7 +122,6 @@ def test_under_mpirun(run_program: Run, mpi: Mpi, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_shutdown_with_a_collective_under_way(ddlrun: Run) -> None:
-    """Nobody else comes to it: it is aborted, and what comes later is refused."""
     text = f"""
 import ddl_jax
 ddl_jax.initialize(timeout=60)
@@ -162,7 +159,6 @@ os._exit(0)
     [(2, "node1", "127.0.0.1"), (1, "node1", "node1"), (1, "fe80::1", "[fe80::1]")],
 )
 def test_coordinator(local: int, master: str, host: str) -> None:
-    """It is where the launcher says that rank 0 is, between hosts."""
     from ddl_jax.distributed import _coordinator
 
     comm = SimpleNamespace(rank=0, size=2, local_size=local, broadcast=lambda text: None)

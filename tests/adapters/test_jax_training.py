@@ -33,7 +33,6 @@ def test_digits(ddlrun: Run, style: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("text", SHOWN)
 def test_documents(ddlrun: Run, text: str) -> None:
-    """Each program that docs/jax.md shows runs on two ranks."""
     if "jax_cuda_visible_devices" in text:
         pytest.skip("needs a GPU for each rank")
     for name in re.findall(r"^(?:import|from) (\w+)", text, re.M):

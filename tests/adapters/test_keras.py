@@ -102,7 +102,6 @@ def test_ranks_unequal_at_start_end_equal(
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_communicators(ddlrun: Run, backend: str, size: int) -> None:
-    """Of PyTorch there are none, which is said."""
     env = {**QUIET, "KERAS_BACKEND": backend}
     ended = ddlrun(size, COMMUNICATORS, env=env, limit=240)
     if backend == "torch":

@@ -67,7 +67,6 @@ def test_model_parallel_splits_a_kernel(ddlrun: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("jax_native")
 def test_document(ddlrun: Run) -> None:
-    """The program of docs/tensorflow.md runs on two ranks."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (shown,) = (block for block in blocks if "keras.distribution" in block)
     ddlrun(2, shown, limit=180).expect_success()

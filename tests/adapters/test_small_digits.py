@@ -26,14 +26,12 @@ LIMIT = 300
 
 @pytest.fixture(params=FRAMEWORKS)
 def example(request: pytest.FixtureRequest) -> Path:
-    """The example of a framework that is installed here."""
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"there is no {request.param}")
     return FRAMEWORKS[request.param]
 
 
 def accuracy(ended: Finished, size: int) -> float:
-    """The example itself has checked that all processes have equal weights."""
     (line,) = re.findall(r"accuracy .*", ended.expect_success().out)
     print(line)  # shown by pytest -rP
     found = re.fullmatch(r"accuracy ([\d.]+) %  (\d) process.*  weights [0-9a-f]{16}", line)

@@ -29,7 +29,6 @@ SAMPLED = pytest.mark.parametrize(
 
 @pytest.fixture
 def no_compiler(tmp_path: Path) -> dict[str, str]:
-    """An environment in which there is none, and nothing was compiled before."""
     return {**QUIET, "CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path / "empty")}
 
 
@@ -46,7 +45,6 @@ def test_operations(ddlrun: Run, sample: list[str]) -> None:
 
 @SAMPLED
 def test_graphs(ddlrun: Run, sample: list[str]) -> None:
-    """Many operations in one graph, which each rank runs in an order of its own."""
     program = PROGRAMS / "tensorflow_graphs.py"
     ended = ddlrun(3, program, *sample, env=QUIET, limit=240).expect_success()
     for rank in range(3):
@@ -57,7 +55,6 @@ def test_graphs(ddlrun: Run, sample: list[str]) -> None:
 
 @pytest.mark.slow
 def test_tapes(ddlrun: Run) -> None:
-    """Gradients of a function with the tape outside of it, and what only some ranks need."""
     ended = ddlrun(2, PROGRAMS / "tensorflow_tapes.py", env=QUIET, limit=240).expect_success()
     for rank in range(2):
         assert ended.lines(rank) == [f"done {what}" for what in ("eager", "graph", "jit", "second")]
@@ -69,7 +66,6 @@ PARTS = ("members", "unequal", "both_at_once", "training", "keras_models", "")
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_communicators(ddlrun: Run, size: int) -> None:
-    """Of some of the ranks."""
     program = PROGRAMS / "tensorflow_communicators.py"
     ended = ddlrun(size, program, env=QUIET, limit=240).expect_success()
     for rank in range(size):

@@ -45,7 +45,6 @@ assert tensor.item() == 3
 def test_loading_goes_on_while_a_rank_waits_for_another(
     backend: str, run_program: Run, torch_native: Path, tmp_path: Path
 ) -> None:
-    """The other one never comes."""
     program = f"""
 import os, threading, time
 from datetime import timedelta
@@ -73,7 +72,6 @@ os._exit(0)
 
 @pytest.mark.slow
 def test_nothing_is_compiled_where_python_is_asked_for(ddlrun: Run, tmp_path: Path) -> None:
-    """Also not by the thread that loads during the rendezvous."""
     text = """
 import time
 import torch, torch.distributed as dist
@@ -137,7 +135,6 @@ SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slow
     ],
 )
 def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str) -> None:
-    """Without a compiler the same programs give the same results, after a warning."""
     env = {**IN_PYTHON, "DDL_CACHE": str(tmp_path / "cache"), "TORCH_DISTRIBUTED_DEBUG": debug}
     file = Path(__file__).parent / "programs" / f"torch_{program}.py"
     ended = ddlrun(3, file, env=env, limit=180).expect_success()
@@ -146,7 +143,6 @@ def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str
 
 @pytest.mark.slow
 def test_nothing_but_the_error(ddlrun: Run) -> None:
-    """The group outlives the modules of ddl_core when an error ends the program."""
     text = """
 import torch.distributed as dist
 dist.init_process_group("ddl")
@@ -159,7 +155,6 @@ raise SystemError("wanted")
 
 @pytest.mark.slow
 def test_fallback_features(ddlrun: Run, tmp_path: Path) -> None:
-    """What is compiled around a group in Python, and what is built on it."""
     env = {**IN_PYTHON, "DDL_CACHE": str(tmp_path / "cache"), "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     file = Path(__file__).parent / "programs" / "torch_features.py"
     names = ["functional", "compiled", "hooks", "fsdp2", "dtensor", "zero1"]
@@ -170,8 +165,6 @@ def test_fallback_features(ddlrun: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_broken_compiler(ddlrun: Run, tmp_path: Path) -> None:
-    """All ranks say so and go on in Python, and nothing is left behind that a later attempt would
-    trip over."""
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\necho 'the disk is on fire'\nsleep 1\nexit 3\n")
     compiler.chmod(0o755)
@@ -200,7 +193,6 @@ def test_cache_that_cannot_be_written(run_program: Run, tmp_path: Path) -> None:
 
 
 def test_import_torch_is_not_burdened(run_program: Run, tmp_path: Path) -> None:
-    """It finds the backend, but neither loads nor builds anything."""
     text = """
 import sys
 import torch

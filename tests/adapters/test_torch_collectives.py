@@ -83,7 +83,6 @@ def test_gradients(ddlrun: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", [["sample"], pytest.param([], id="whole")])
 def test_gradients_of_functional_collectives(ddlrun: Run, sample: list[str]) -> None:
-    """The sample compiles some of them."""
     program = PROGRAMS / "torch_functional.py"
     ended = ddlrun(2, program, *sample, limit=180).expect_success()
     numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
@@ -106,7 +105,6 @@ def test_own_names_under_mpirun(mpi: Mpi, run_program: Run, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("debug", ["DETAIL"])
 def test_debug_wrapper(ddlrun: Run, debug: str) -> None:
-    """PyTorch's own checks wrap the backend."""
     text = """
 import torch, torch.distributed as dist
 import ddl_torch as ddl

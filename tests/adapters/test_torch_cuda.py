@@ -78,8 +78,6 @@ def test_own_functions(ddlrun: Run, extension: Path, env: dict[str, str]) -> Non
 def test_an_elastic_job(
     run_program: Run, tmp_path: Path, extension: Path, env: dict[str, str]
 ) -> None:
-    """The state is the same whether a worker is killed or not."""
-
     def run(workers: int, struck: int) -> Finished:
         # The device has to be there before PyTorch, which the workers else begin with.
         ddl = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--preload", "json"]

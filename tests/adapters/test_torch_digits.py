@@ -57,7 +57,6 @@ def compare(trained: Trained, alone: Trained) -> None:
 
 
 def test_two_processes(ddlrun: Run, train_digits: Path, alone: Trained, tmp_path: Path) -> None:
-    """They end with equal weights, which the example checks itself, and train like one process."""
     ended = ddlrun(2, train_digits, "--epochs", str(EPOCHS), "--loss-log", "log", limit=180)
     compare(outcome(ended, tmp_path / "log"), alone)
     assert len(ended.lines(0)) == 1 and ended.lines(1) == []

@@ -36,7 +36,6 @@ Dead = dist.DistBackendError
 
 @pytest.fixture
 def ranks(unwatched: Run) -> Run:
-    """`ranks(size, text)`: START and a program on processes that nobody watches."""
     return lambda size, text: unwatched(size, START + text, 60, torchrun=True)
 
 
@@ -244,7 +243,6 @@ for _ in range(2):
 
 @pytest.mark.slow
 def test_timeout_of_the_group(ranks: Run) -> None:
-    """It may be changed, and a barrier may have its own."""
     text = """
 group = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
 second = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
@@ -300,7 +298,6 @@ dist.destroy_process_group()
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [{}, {"CXX": "nothing++", "DDL_CACHE": "nowhere"}])
 def test_set_pg_timeout(ddlrun: Run, env: dict[str, str]) -> None:
-    """PyTorch's own function would only warn."""
     assert ddlrun(2, SET_TIMEOUT, env=env).expect_success().out.count("told") == 2
 
 
@@ -326,7 +323,6 @@ dist.init_process_group("ddl", store=store, rank=1, world_size=3, timeout=timede
 
 @pytest.mark.slow
 def test_store_that_is_lost(run_program: Run, tmp_path: Path) -> None:
-    """Its server is killed while a rank waits for the other's address."""
     program = tmp_path / "program.py"
     program.write_text("""
 import subprocess, sys
@@ -356,7 +352,6 @@ finally:
 
 @pytest.mark.slow
 def test_groups_of_the_default_group_need_no_store(ranks: Run) -> None:
-    """Its members know each other's addresses: groups of all and of some, more than once."""
     text = """
 store = dist.distributed_c10d._get_default_store()
 dist.barrier()
@@ -377,7 +372,6 @@ assert store.num_keys() == keys, (store.num_keys(), keys)
 
 
 def test_ctrl_c(ranks: Run) -> None:
-    """A wait that may be long ends with KeyboardInterrupt."""
     text = """
 import threading
 if rank == 0:
@@ -415,7 +409,6 @@ else:
     ],
 )
 def test_end_of_the_process(ranks: Run, ending: str) -> None:
-    """Without a word, in any order, with operations under way, in a forked child."""
     text = f"""
 group = dist.group.WORLD
 for _ in range(5):
@@ -484,7 +477,6 @@ while dist.is_initialized():
     "way", [way if way == "signal" else pytest.param(way, marks=pytest.mark.slow) for way in WITHIN]
 )
 def test_shutdown_from_within(ranks: Run, way: str) -> None:
-    """A group is shut down by a thread that is inside a call of it."""
     text = f"""
 class Finalizer:
     def __del__(self):
@@ -542,7 +534,6 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_data_loader_workers(ranks: Run) -> None:
-    """Forked children do not disturb the group."""
     text = """
 from torch.utils.data import DataLoader
 for _ in range(2):

@@ -60,7 +60,6 @@ sys.exit(torch_suite.main())
 
 @pytest.mark.slow
 def test_torchrun_restarts(run_program: Run, tmp_path: Path) -> None:
-    """A worker that is killed has torchrun start all again, and they find together again."""
     program = tmp_path / "program.py"
     program.write_text("""
 import os, signal

@@ -120,7 +120,6 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_unchanged_program(ddlrun: Run) -> None:
-    """By the environment; with the losses of Gloo, which it gets without."""
     served = ddlrun(2, UNCHANGED, "ddl", env={"DDL_TORCH_SERVE": "gloo"}, limit=180)
     gloo = ddlrun(2, UNCHANGED, "gloo", limit=180)
     losses = {served.expect_success().lines(r)[-1] for r in (0, 1)}
@@ -129,7 +128,6 @@ def test_unchanged_program(ddlrun: Run) -> None:
 
 
 def test_calls(ddlrun: Run) -> None:
-    """By `serve`, which refuses where Gloo is in use, and what it does not know."""
     ended = ddlrun(2, CALLS, limit=180).expect_success()
     assert ended.out.count("done") == 2
     assert ended.err.count(LINE) == 1, ended.err

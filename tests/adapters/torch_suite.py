@@ -84,7 +84,6 @@ class _Opened(importlib.abc.SourceLoader):
 
 
 def load() -> ModuleType:
-    """The module of tests, with the environment it wants."""
     import torch  # registers the backend
     from torch.testing._internal import common_distributed
 
@@ -133,8 +132,6 @@ def tests_of(module: ModuleType) -> type[unittest.TestCase]:
 
 
 class _Result(unittest.TestResult):
-    """Tells of each test as it ends."""
-
     def __init__(self, expected: set[str] | None) -> None:  # None: whatever passes
         super().__init__()
         self.expected = expected

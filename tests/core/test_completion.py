@@ -12,7 +12,6 @@ BIN = Path(sys.executable).parent
 
 
 def completions(line: str, file: Path) -> set[str]:
-    """What the line's program offers, asked as argcomplete's shell code does."""
     asked = {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_STDOUT_FILENAME": str(file),

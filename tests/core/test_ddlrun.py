@@ -31,8 +31,6 @@ def wait_for_the_other():
 
 @pytest.fixture
 def cli(run_program: Run, tmp_path: Path) -> Run:
-    """Run ddlrun with any arguments."""
-
     def run(*arguments: Any, **options: Any) -> Any:
         return run_program([*LAUNCH, *arguments], cwd=tmp_path, **options)
 
@@ -586,7 +584,6 @@ time.sleep(60)
 
 
 def test_traceback_of_the_rank_at_fault_is_last(ddlrun: Run) -> None:
-    """The other ranks' tracebacks come after its own; it is repeated below them."""
     text = """
 import os, signal, sys, time
 if os.environ["RANK"] == "1":

@@ -124,7 +124,6 @@ def test_ranks_and_rendezvous_use_given_ports(one: Hosts) -> None:
 
 
 def test_mpi_programs_are_of_that_mpi(hosts: Hosts) -> None:
-    """Under ddlrun a program may use the MPI as well."""
     pytest.importorskip("mpi4py")
     library = min((hosts.launcher.parent.parent / "lib").glob("libmpi.so.*"))
     text = "from mpi4py import MPI; print(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allreduce(1))"
@@ -217,7 +216,6 @@ def test_input_comes_back_fourfold(one: Hosts) -> None:
 
 
 def test_input_that_nobody_reads(one: Hosts) -> None:
-    """Signals do not wait behind it."""
     given = one.folder / "input"
     given.write_bytes(bytes(8_000_000))
     with open(given) as file:
@@ -257,7 +255,6 @@ time.sleep(60)
 
 @pytest.mark.slow
 def test_reader_that_pauses(one: Hosts) -> None:
-    """As a pager does, for longer than a connection may be silent."""
     text = "import os\nif os.environ['RANK'] == '1':\n    for i in range(3000): print('x' * 9_993)"
     process = one.start("-H", "h1,h2", one.program(text))
     time.sleep(8)
@@ -308,7 +305,6 @@ def test_killed_rank_ends_the_job_everywhere(hosts: Hosts) -> None:
 
 
 def test_the_rank_that_others_lost_is_named(one: Hosts) -> None:
-    """It ends after those that fail by its loss."""
     text = """
 import atexit, os, time
 if os.environ["DDL_RANK"] == "1":
@@ -396,7 +392,6 @@ def test_cut_network(one: Hosts) -> None:
 
 
 def test_first_exit_code_while_others_write_output(one: Hosts) -> None:
-    """Who only sends, acknowledges nothing new, and is there all the same."""
     text = """
 import os, sys, time
 for _ in range(600):
@@ -411,7 +406,6 @@ for _ in range(600):
 
 @pytest.mark.slow
 def test_cut_network_while_something_is_sent(one: Hosts) -> None:
-    """Keepalives are silent then."""
     talk = "import time\nwhile True: print('ready', flush=True); time.sleep(0.1)"
     process = one.start("-H", "h2,h3", one.program(talk), stdin=subprocess.PIPE)
     assert process.stdout
@@ -444,7 +438,6 @@ def test_an_interrupt_ends_programs_without_a_handler(one: Hosts) -> None:
 
 
 def test_the_launcher_s_sigterm_lets_programs_save(one: Hosts) -> None:
-    """As a batch system sends it to the processes of a step, some time before SIGKILL."""
     text = """
 import signal, sys, time
 def save(*_):

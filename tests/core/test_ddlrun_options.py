@@ -346,7 +346,6 @@ def test_cores_respect_affinity() -> None:
 
 
 def test_threads_respect_cgroups() -> None:
-    """One core's and a half's time, whatever the cores."""
     first, second = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     root, values = first, {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"}
     if not first.is_dir():

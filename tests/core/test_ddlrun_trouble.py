@@ -46,7 +46,6 @@ def test_nohup_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_ranks_as_any_failure(tmp_path: Path) -> None:
-    """They get SIGTERM first, and may save what they have."""
     program = tmp_path / "program.py"
     program.write_text("""
 import os, signal, sys, time
@@ -93,7 +92,6 @@ def test_closed_streams(tmp_path: Path, closed: str) -> None:
 
 @pytest.mark.parametrize("removed", [False, True])
 def test_folder_of_output(tmp_path: Path, removed: bool) -> None:
-    """Its name is no UTF-8, or it is gone when it is looked at."""
     program = tmp_path / "program.py"
     program.write_text(f"import shutil, sys; {removed} and shutil.rmtree(sys.argv[1]); 1 / 0")
     folder = os.fsencode(tmp_path) + b"/r\\xe9sultats"

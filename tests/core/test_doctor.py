@@ -58,7 +58,6 @@ def test_as_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_how_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those on this machine where ddlrun tells, else all."""
     for variable, value in (("RANK", "3"), ("SIZE", "700"), ("RENDEZVOUS", "tcp://a:1")):
         monkeypatch.setenv(f"DDL_{variable}", value)
     assert any(" 700 ranks" in f.told for f in doctor.findings(test=False))
@@ -95,7 +94,6 @@ def test_a_wrong_environment(
 
 
 def test_interfaces_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The format of addresses that the tool knows is the library's."""
     with Endpoint(interfaces="lo") as endpoint:
         found = installation.interfaces(endpoint.address)
         with pytest.raises(ValueError, match="truncated"):

@@ -120,8 +120,6 @@ def test_a_comm_is_being_closed(recorder: Recorder) -> None:
 
 
 def test_closing_a_comm_is_interrupted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the comm is not freed, and neither is what it uses."""
-
     def interrupt(handle: Any) -> bool:
         raise KeyboardInterrupt
 

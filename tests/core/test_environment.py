@@ -108,7 +108,6 @@ def test_variables_that_give_no_place_mean_alone(env: dict[str, str]) -> None:
 
 
 def test_part_of_torchruns_variables_under_srun_is_srun() -> None:
-    """Batch scripts export them before srun."""
     env = {**SRUN, "WORLD_SIZE": "4", "MASTER_ADDR": "n08", "MASTER_PORT": "29500"}
     assert detect(env).launcher == "srun"
 
@@ -216,7 +215,6 @@ def test_first_host_of_slurms_lists(nodes: str, first: str) -> None:
 
 
 def test_host_of_rank_0() -> None:
-    """As the launcher calls it, whatever the rendezvous."""
     elsewhere = {"DDL_RENDEZVOUS": "tcp://other:1"}
     assert detect({**DDLRUN, "MASTER_ADDR": "node1"}).master == "node1"
     assert detect(DDLRUN).master is None

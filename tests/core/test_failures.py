@@ -41,7 +41,6 @@ def program(body: str, linger: float = 0.5) -> str:
 
 
 def caught(ended: Finished, rank: int) -> tuple[str, float, str]:
-    """The class, the seconds and the message of what `rank` caught; the comm remembers the same."""
     lines = ended.lines(rank)
     assert lines, f"rank {rank} printed nothing\n{ended.out}\n{ended.err}"
     found = re.fullmatch(r"(\w+) after ([\d.]+) s: (.*)", lines[0])

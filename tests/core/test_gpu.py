@@ -83,7 +83,6 @@ print("refused")
 
 @pytest.fixture(scope="module")
 def standin_env(cuda_standin: Path) -> dict[str, str]:
-    """The environment of a process that finds the stand-in."""
     return {**library_path(cuda_standin), "PYTHONPATH": str(ROOT / "tests")}
 
 
@@ -112,7 +111,6 @@ def test_operations(
 
 
 def results(rank: int, size: int) -> int:
-    """How many the program compares."""
     runs, ordered = 3 * (6 + 5) + 1, 3 * (4 + 4) + 1
     each = 11 + (rank == size - 1) + 2 * (rank == 0)
     return runs * each + ordered

@@ -71,7 +71,6 @@ ddl_core.finalize()
 
 
 def test_a_forked_child_has_the_bytes_of_the_fork(ddlrun: Run) -> None:
-    """It reads and overwrites 100 MB, and neither its parent nor other ranks see that."""
     ddlrun(2, textwrap.dedent(FORKS)).expect_success()
 
 

@@ -173,7 +173,6 @@ def test_latencies_count_each_operation_once() -> None:
 
 
 def test_dashboard_shows_what_there_is() -> None:
-    """Each name in Grafana's file is one of the metrics."""
     path = Path(__file__).resolve().parents[2] / "examples" / "grafana.json"
     used = set(re.findall(r"ddl_\w+", path.read_text())) - {"libddl"}
     assert {name.removesuffix("_bucket") for name in used} == set(NAMES)

@@ -33,7 +33,6 @@ def run(*command: str | Path, limit: float = 500) -> str:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """The command of each processor's program."""
     folder = tmp_path_factory.mktemp("mixed")
     settings = {
         "CMAKE_SYSTEM_NAME": "Linux",

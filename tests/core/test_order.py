@@ -22,7 +22,6 @@ TYPES = ("float32", "float64", "int32", "complex64")
 
 
 def operand(worker: int, dtype: str = "float32") -> Array:
-    """Of a logical worker: numbers of very different sizes, so that the order shows."""
     random = np.random.default_rng(worker)
     values = random.standard_normal(COUNT) * 10.0 ** random.integers(-6, 7, COUNT)
     return values.astype(dtype)

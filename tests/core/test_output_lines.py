@@ -9,7 +9,6 @@ pytestmark = pytest.mark.pure
 
 
 def fed(*pieces: bytes) -> tuple[list[bytes], bytes]:
-    """The lines that come out, and the one that has begun."""
     lines = Lines()
     return [line for piece in pieces for line in lines.feed(piece)], lines.live
 

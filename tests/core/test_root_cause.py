@@ -39,7 +39,6 @@ for step in range(1_000_000):
 
 
 def named(err: str) -> list[str]:
-    """What ddlrun says of ranks."""
     return re.findall(r"^ddlrun: (rank .*)", err, re.MULTILINE)
 
 
@@ -91,7 +90,6 @@ comm.barrier()
 
 
 def test_of_unrelated_errors_the_first_is_named(ddlrun: Run) -> None:
-    """Ranks that fail by themselves: the first one counts."""
     text = """
 import os, sys, time
 if os.environ["DDL_RANK"] == "0":
@@ -185,7 +183,6 @@ def test_find_absent() -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_rank_that_ends_before_the_rendezvous(ddlrun: Run, before: bool) -> None:
-    """Whether it ends before they wait for it, or after."""
     text = f"""
 import os, sys, time
 own = os.environ["DDL_RANK"] == "1"
@@ -221,7 +218,6 @@ def test_ranks_without_a_rendezvous(ddlrun: Run) -> None:
 
 
 def test_pairs_of_ranks_with_rendezvous_of_their_own(ddlrun: Run) -> None:
-    """Elsewhere than at DDL_RENDEZVOUS, so nobody else is missing."""
     text = """
 import os, sys, time, ddl_core
 rank = int(os.environ["DDL_RANK"])

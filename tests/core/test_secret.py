@@ -36,7 +36,6 @@ print(comm.rank, comm.size, flush=True)
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a machine without libcrypto."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")

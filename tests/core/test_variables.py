@@ -37,7 +37,6 @@ def test_misspelt() -> None:
 
 
 def test_variables_of_kubernetes_services_are_ignored() -> None:
-    """Those of Services `ddl`, `ddl-metrics` and `ddl-server`."""
     env = {}
     for name, port in (("DDL", 80), ("DDL_METRICS", 9400), ("DDL_SERVER", 443)):
         address = f"tcp://10.0.0.1:{port}"

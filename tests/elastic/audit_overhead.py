@@ -26,7 +26,6 @@ LOGICAL, SHARE, LENGTH, WIDTH, RATE, SKIPPED = 8, 4, 32, 128, 0.01, 2
 
 
 def train(steps: int, checks: bool, rate: float) -> Iterator[bool]:
-    """Train step by step. Yield True after an audited step."""
     torch.manual_seed(1)
     data = torch.utils.data.TensorDataset(torch.randn(256, LENGTH, WIDTH), torch.arange(256) % 3)
     layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, batch_first=True)

@@ -203,7 +203,6 @@ class Jobs:
         assert report.get("hash") == expected, text
 
     def fail(self, case: dict[str, Any]) -> dict[str, Any]:
-        """The report of one that fails."""
         (report,) = self.run({"passes": self.PASSES, **case})
         assert report["state"] == "failed"
         return report

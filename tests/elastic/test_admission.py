@@ -108,7 +108,6 @@ def test_equal_environments() -> None:
 
 
 def test_other_data() -> None:
-    """Most shares have the same samples: what they compute does not tell."""
     first, other = ({"len(data)": each, "batch": 64} for each in (1401, 1400))
     text = "rank 1 on a: len(data) is 1400, and 1401 on rank 0 on a. All workers need the same"
     with pytest.raises(RuntimeError, match=re.escape(text)):

@@ -89,7 +89,6 @@ def test_judge(computed: dict[int, list[int]], able: list[int], expected: Verdic
 
 @given(wrong=st.integers(0, 4), auditor=st.integers(0, 4), bits=st.integers(1, 2**62))
 def test_judge_expels_only_the_wrong_rank(wrong: int, auditor: int, bits: int) -> None:
-    """Of five ranks one is wrong, each time that it computes."""
     computed: dict[int, list[int]] = {(wrong + auditor) % 5: [], auditor: []}
     for rank in computed:
         computed[rank].append(bits if rank == wrong else 0)
@@ -182,7 +181,6 @@ class Runs:
         self.shown = ""
 
     def run(self, options: str, words: str) -> tuple[int, dict[str, Any]]:
-        """The exit code and the report. In the words, @ is a new folder for checkpoints."""
         self._count += 1
         words = words.replace("@", f"--checkpoint saved{self._count}")
         assert self.process.stdin and self.process.stdout
@@ -261,7 +259,6 @@ def test_rare_flips_roll_the_job_back(runs: Runs) -> None:
 
 
 def test_flipped_weight_rolls_the_job_back(runs: Runs) -> None:
-    """Steps before the last audited right share are kept, and so is a checkpoint of them."""
     report = check_found(runs, "-n 3 --audit 0.2", "--fault weight --begin 21 @")
     (rolled,) = [each for each in report["events"] if each["kind"] == "rollback"]
     assert rolled["step"] < rolled["first"] <= 21  # which checkpoints there are depends on time
@@ -289,7 +286,6 @@ def test_worker_that_has_joined_is_right(runs: Runs) -> None:
 
 @pytest.mark.slow
 def test_worker_that_has_joined_is_found(runs: Runs) -> None:
-    """Its steps before the last audited right one are kept."""
     words = "--fault weight --begin 150 --steps 200 --killed 0 --save-every 1 --member 3 @"
     code, report = runs.run("-n 3 --audit 0.2", words)
     assert code == 0, runs.shown

@@ -20,8 +20,6 @@ STEPS = 7  # of the first call
 def test_the_last_ones_have_joined_in_a_later_call(
     run_program: Any, tmp_path: Path, late: float
 ) -> None:
-    """The first two are killed. One that still observes when the others evaluate comes to that."""
-
     def run(*words: str) -> tuple[str, list[dict[str, Any]]]:
         command = [*DDL, "--report", tmp_path / "report.json", *words]
         done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()

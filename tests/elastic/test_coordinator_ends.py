@@ -29,14 +29,12 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final state of one undisturbed worker."""
     folder = tmp_path_factory.mktemp("alone")
     words = [*DDL, "run", "-n", "1", PROGRAM, *PASSES]
     return final_state(run_program(words, cwd=folder, limit=LIMIT).expect_success().out)
 
 
 def workers_of(agent: subprocess.Popen[str]) -> list[int]:
-    """All processes below this one."""
     found = [agent.pid]
     for pid in found:
         children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -55,7 +53,6 @@ def all_ended(pids: list[int]) -> bool:
 
 
 def shown(process: subprocess.Popen[str], pattern: str) -> str:
-    """The first line on stderr with it."""
     assert process.stderr
     lines = []
     for line in process.stderr:
@@ -93,7 +90,6 @@ def test_another_coordinator_starts_nothing_on_barred_hosts(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None:
-    """One more worker joins by it. Everything has ended in the end."""
     with started(tmp_path) as job:
         run = job.run_program("-n", "2:3", "--name", "job", PROGRAM, *PASSES, *PAUSE, "0,1")
         agents = [job.agent(0, 2), job.agent(0, 2)]

@@ -32,7 +32,6 @@ rm saved/.filler && cp -r saved kept
 
 @pytest.fixture(scope="module")
 def undisturbed(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The hash of the final state."""
     case = json.dumps({"workers": 1, "passes": ALL})
     done = run_program([sys.executable, PROGRAM, case], cwd=tmp_path_factory.mktemp("alone"))
     done.expect_success()
@@ -110,7 +109,6 @@ def test_a_full_file_system_while_a_newcomer_observes(run_program: Any, tmp_path
 
 @pytest.mark.slow
 def test_a_limit_of_files(run_program: Any, tmp_path: Path, undisturbed: str) -> None:
-    """As a quota, without any rights."""
     first, second = (json.dumps({**CASE, "passes": passes}) for passes in (FIRST, ALL))
     runs = [run_program([sys.executable, PROGRAM, first], cwd=tmp_path)]
     limited = [sys.executable, "-c", LIMITED, sys.executable, PROGRAM, second]

@@ -52,7 +52,6 @@ def test_numbers(given: Any, expected: list[float]) -> None:
 
 
 def tables_of(logs: list[list[list[Any]]]) -> dict[int, list[Any]]:
-    """By step: the table of each member that has made it."""
     tables: dict[int, list[Any]] = {}
     for log in logs:
         for step, table in (line[1:] for line in log if line[0] == "table"):
@@ -61,14 +60,12 @@ def tables_of(logs: list[list[list[Any]]]) -> dict[int, list[Any]]:
 
 
 def evaluated(logs: list[list[list[Any]]], step: int) -> Counter[int]:
-    """How often each batch was evaluated after a step."""
     numbers = [line[2][0] for log in logs for line in log if line[:2] == ["evaluated", step]]
     return Counter(number // 25 for number in numbers)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_tables_are_equal_and_training_goes_on(members: Any, workers: int) -> None:
-    """With a death in the first of two evaluations, and one later in training."""
     steps = {"evaluate": [2, 12], "loader_workers": workers}
     (alone,) = members.check(members=1, **steps)
     kills = [

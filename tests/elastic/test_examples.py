@@ -17,7 +17,6 @@ LIMIT = 240  # seconds, on a busy machine
 
 
 def states(folder: Path, port: int, size: int, words: list[str]) -> tuple[list[int], set[str]]:
-    """The exit codes of so many processes of a program, and the states that they tell."""
     job = {"DDL_SIZE": str(size), "DDL_RENDEZVOUS": f"tcp://127.0.0.1:{port}", "DDL_LOG": "off"}
     processes = [
         subprocess.Popen(
@@ -56,7 +55,6 @@ def check(folder: Path, find_port: Callable[[], int], words: list[Any]) -> None:
 
 @pytest.mark.slow
 def test_the_page(run_program: Any, tmp_path: Path) -> None:
-    """The first whole program in docs/elastic/tutorial.md, which goes on from its checkpoint."""
     page = (EXAMPLES.parent / "docs" / "elastic" / "tutorial.md").read_text()
     (text,) = re.findall(
         r"A whole program, `train.py`:\n\n<!--.*?-->\n```python\n(.*?)```", page, re.DOTALL

@@ -34,7 +34,6 @@ def plans_of(inbox: Inbox) -> Queue[Message]:
 
 
 def test_a_plan_waits_until_plans_are_taken(ends: tuple[Channel, Inbox]) -> None:
-    """The coordinator may send it right after it has told the workers of each other."""
     job, inbox = ends
     job.send("connect", **CONNECT)
     job.send("plan", plan=7, **PLAN)

@@ -74,7 +74,6 @@ def check_death(jobs: Any, folder: Path, moment: str) -> None:
 @pytest.mark.parametrize("how", ["stop", "hang"])
 @pytest.mark.parametrize("moment", ["start", *NEWCOMERS[1:]])
 def test_a_newcomer_that_hangs(jobs: Any, tmp_path: Path, moment: str, how: str) -> None:
-    """It is ended, and another one joins."""
     slow = {str(member): 0.03 for member in range(5)}
     case = {"workers": "2:4", "start": 2, "resize": [[3, 3, moment]], "how": how, "slow": slow}
     _, report = jobs.train({**case, "watchdog": 0.5, "replace": True})
@@ -90,7 +89,6 @@ def test_a_newcomer_that_hangs(jobs: Any, tmp_path: Path, moment: str, how: str)
 
 @pytest.mark.slow
 def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
-    """One that lacks the state does not go on."""
     always = ["wait in sending", "die in telling"]
     report = jobs.fail({"workers": "2:4", "start": 2, "resize": [[3, 3]], "always": always})
     assert sorted(each["member"] for each in events(report, "died")) == [0, 1, 2]
@@ -99,7 +97,6 @@ def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
 
 @pytest.mark.slow
 def test_all_others_die_and_an_observer_has_the_state(jobs: Any, tmp_path: Path) -> None:
-    """It has kept the results that it lacks, so it goes on. Many steps are left when it loads."""
     deaths = {f"die in voting, member {member}": "" for member in (0, 1)}
     (tmp_path / "at loading").write_text(json.dumps(deaths))
     _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 3]], "passes": 60})
@@ -120,7 +117,6 @@ def test_an_observer_knows_how_long_steps_are(jobs: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_random_changes(jobs: Any, seed: int) -> None:
-    """Joins, leaves and deaths at random steps."""
     chance, cases = random.Random(seed), []
     for _ in range(5):
         sizes = sorted([chance.randrange(1, 70), chance.randint(2, 4)] for _ in range(4))
@@ -164,7 +160,6 @@ def test_the_state_is_received(whole: list[bool]) -> None:
 
 
 def test_a_later_plan_reserves_memory_beside_a_copy() -> None:
-    """Neither the copy nor what is sent of it changes."""
     values = np.random.default_rng(3).integers(0, 256, 5 * transfer.PIECE, np.uint8)
     state, rounds = {"all": Tensor("uint8", values.shape, values)}, 4
     group = join([Endpoint(secret="") for _ in range(2)])

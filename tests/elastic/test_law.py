@@ -25,7 +25,6 @@ REFUSED = "added in loop"
 
 
 def final(run_program: Any, folder: Path, workers: int, *words: str) -> tuple[str, dict[str, Any]]:
-    """The hashes of the final state and of the weights, and the job's report."""
     report = folder / f"report{workers}.json"
     command = [*DDL, "-n", str(workers), "--quiet", "--report", report, PROGRAM, *words]
     done = run_program(command, cwd=folder, limit=LIMIT).expect_success()
@@ -39,7 +38,6 @@ def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def check(run_program: Any, folder: Path, mode: str) -> None:
-    """The last worker has joined and knows of the first ones' state only what it was sent."""
     alone, _ = final(run_program, folder, 1, mode)
     struck, report = final(run_program, folder, 2, mode, "--strike")
     died = [each["member"] for each in events(report, "died") if each["cause"] == "SIGKILL"]
@@ -63,7 +61,6 @@ def test_joining_worker_keeps_the_law_in_all_modes(
 
 @pytest.mark.slow
 def test_joining_worker_with_other_parameters_is_refused(run_program: Any, tmp_path: Path) -> None:
-    """The others continue, and no more workers are started after the third one."""
     alone, _ = final(run_program, tmp_path, 1, REFUSED)
     struck, report = final(run_program, tmp_path, 2, REFUSED, "--strike")
     assert struck == alone

@@ -26,7 +26,6 @@ def kinds(report: dict[str, Any]) -> list[tuple[str, int]]:
 
 @pytest.mark.slow
 def test_a_job_gets_smaller(jobs: Any) -> None:
-    """The newest workers leave."""
     _, report = jobs.train({"workers": "1:3", "start": 3, "resize": [[5, 1]], "changes": 2})
     assert sorted(kinds(report)) == [("left", 1), ("left", 2)]
     assert [w["state"] for w in report["workers"].values()] == ["done", "ended", "ended"]
@@ -34,7 +33,6 @@ def test_a_job_gets_smaller(jobs: Any) -> None:
 
 
 def test_a_worker_that_is_asked_to_leave(jobs: Any) -> None:
-    """Its place is filled again, if there is one."""
     case = {"start": 2, "kill": [[5, 0, signal.SIGTERM]]}
     _, fewer, filled = jobs.train(
         {**case, "workers": "1:2", "changes": 1},

@@ -200,7 +200,6 @@ def test_what_is_no_data_set() -> None:
 
 @pytest.mark.parametrize("links", ["shm", "tcp"])
 def test_loader_processes_do_not_change_the_result(members: Any, links: str) -> None:
-    """A member dies while the others have read ahead by a map that holds no more."""
     kills = [{"member": 1, "step": 5, "phase": "compute"}]
     members.check(members=3, loader_workers=1, kills=kills, links=[links])
     members.check(members=1, loader_workers=2)
@@ -242,11 +241,9 @@ class Program:
         return json.loads(line)
 
     def loaders(self) -> list[int]:
-        """Descriptors of its loader processes."""
         return [os.pidfd_open(pid) for pid in self.read()]
 
     def end(self, line: str | None = None) -> str:
-        """What it has written to stderr. It is sent a line before."""
         return self.process.communicate(line, timeout=LIMIT)[1]
 
 
@@ -257,7 +254,6 @@ def wait_for_ends(descriptors: list[int]) -> None:
 
 
 def test_loader_processes_end_with_their_worker(tmp_path: Path) -> None:
-    """They are within a sample that takes for ever."""
     program = Program(tmp_path, "block", 2)
     loaders = program.loaders()
     assert len(loaders) == 2
@@ -278,7 +274,6 @@ def test_loader_processes_end_with_the_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("thread", ["main", pytest.param("other", marks=pytest.mark.slow)])
 def test_a_loader_process_is_killed(tmp_path: Path, thread: str) -> None:
-    """While the program does something else."""
     program = Program(tmp_path, "block", 1, thread)
     pid = program.read()[0]
     loader = os.pidfd_open(pid)

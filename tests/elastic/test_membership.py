@@ -16,7 +16,6 @@ pytestmark = pytest.mark.pure
 
 @pytest.fixture
 def leaver() -> Iterator[Membership]:
-    """In no plan, so it creates no comm."""
     near, far = map(Channel, socket.socketpair())
     inbox = Inbox(far)
     yield Membership(inbox, 0, Mock(), {})
@@ -34,7 +33,6 @@ def plan(number: int) -> Message:
 def test_a_plan_that_comes_while_an_older_one_is_taken(
     leaver: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The inbox's thread takes it, while the member's takes the one that has waited for a vote."""
     take = leaver._receive
 
     def take_later(message: Message) -> None:

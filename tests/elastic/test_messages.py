@@ -48,7 +48,6 @@ def test_messages_and_data(pair: tuple[Channel, socket.socket]) -> None:
 
 
 def test_lines_wait_for_no_coordinator(pair: tuple[Channel, socket.socket]) -> None:
-    """As of one whose output goes to a pager. Those that were lost are counted."""
     reader, far = pair
     reporter, lines, texts = Reporter(Channel(far)), 5000, list[str]()
     for number in range(lines):
@@ -154,7 +153,6 @@ def test_any_bytes(stream: bytes, state: bool) -> None:
 
 
 def test_a_frame_that_never_ends_is_not_kept() -> None:
-    """More than the largest frame is refused by its head, before its data are there."""
     frames = Frames()
     assert frames.feed(HEAD.pack(b"D", LARGEST)) == []
     assert frames.feed(b"x" * LARGEST) == [(b"D", b"x" * LARGEST)]
@@ -163,7 +161,6 @@ def test_a_frame_that_never_ends_is_not_kept() -> None:
 
 
 def test_a_plan_that_ends_with_the_job(pair: tuple[Channel, socket.socket]) -> None:
-    """Its end may be told after that of the training."""
     reader, far = pair
     writer = Channel(far)
     writer.send("void", plan=3, failed=[])

@@ -15,8 +15,6 @@ LIMIT = 240  # seconds, on a busy machine
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
 def test_bits_of_a_share(run_program: Any, tmp_path: Path, framework: str) -> None:
-    """In processes that may use one core, or all; again and again, and in another order."""
-
     def bits(*words: str) -> Any:
         done = run_program([sys.executable, PROGRAM, framework, *words], cwd=tmp_path, limit=LIMIT)
         done.expect_success()

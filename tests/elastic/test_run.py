@@ -21,8 +21,6 @@ LIMIT = 240  # seconds, on a busy machine
 
 @pytest.fixture
 def run(run_program: Any, tmp_path: Path) -> Any:
-    """`run(*words)`: what `ddl elastic run` with these words has printed, and its report."""
-
     def run_words(*words: object, env: Any = None) -> tuple[Any, dict[str, Any]]:
         report = tmp_path / "report.json"
         command = [*DDL, "--no-replace", "--report", report, *map(str, words)]
@@ -40,7 +38,6 @@ def state(out: str) -> str:
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final state of one undisturbed worker."""
     folder = tmp_path_factory.mktemp("alone")
     done = run_program([*DDL, "-n", "1", PROGRAM], cwd=folder, limit=LIMIT).expect_success()
     return state(done.out)
@@ -65,7 +62,6 @@ def test_a_killed_worker(run: Any, alone: str) -> None:
 def test_a_worker_that_comes_after_the_training(
     run_program: Any, alone: str, tmp_path: Path
 ) -> None:
-    """In the place of the one that has died. It does not train once more, on its own."""
     program = PROGRAM.with_name("lingering.py")
     command = [*DDL, "-n", "2", program, "--strike", "kill", "--members", "1"]
     done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
@@ -108,7 +104,6 @@ def test_workers_that_read_other_checkpoints(run: Any) -> None:
 
 @pytest.mark.parametrize("how", ["gil", pytest.param("stop", marks=pytest.mark.slow)])
 def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
-    """The others count it as dead, and its agent ends it: nobody waits for it."""
     done, report = run("-n", 3, PROGRAM, "--strike", how, "--watchdog", 3)
     assert done.code == 0, done.err
     assert state(done.out) == alone
@@ -146,7 +141,6 @@ def test_a_program_that_trains_twice(run: Any, alone: str) -> None:
 def test_a_program_that_trains_twice_without_agents(
     run_program: Any, alone: str, tmp_path: Path
 ) -> None:
-    """Its second job has the processes of the first one."""
     command = [sys.executable, "-m", "ddl_launch", "-n", "2", PROGRAM, "--times", "2", "--open"]
     done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
     assert re.findall(r"state (\w+)", done.out) == [alone] * 2
@@ -181,7 +175,6 @@ def test_a_schedule_that_nothing_saves(run: Any) -> None:
 
 @pytest.mark.slow
 def test_final_states_that_differ(run: Any) -> None:
-    """It is said in what."""
     done, report = run("-n", 2, PROGRAM, "--differ", "--passes", 1)
     assert (done.code, report["state"]) == (1, "failed")
     names = r"rank 0 on \S+ \w{64}, rank 1 on \S+ \w{64}"
@@ -197,7 +190,6 @@ def test_data_of_other_lengths(run: Any) -> None:
 
 
 def test_a_worker_without_a_share_and_one_that_is_refused(run: Any) -> None:
-    """Both are said."""
     done, report = run("-n", 3, PROGRAM, "--logical", 2, "--refused", 2, "--passes", 1)
     assert done.code == 0, done.err
     assert done.err.count("1 of 3 workers have no share: there are logical=2 shares in a") == 1
@@ -311,7 +303,6 @@ def test_frameworks_that_a_program_names() -> None:
 
 @pytest.mark.slow
 def test_a_program_without_a_loop(run_program: Any, run: Any, tmp_path: Path) -> None:
-    """The same script alone, and as two workers."""
     example = Path(__file__).parents[2] / "examples" / "elastic_digits.py"
     command = [sys.executable, example, "--passes", "1", "--workers", "1"]
     alone = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.pure
 
 
 def used(sampler: Sampler, steps: int) -> list[tuple[int, int]]:
-    """(pass, sample) in the order of steps and logical workers."""
     found = []
     for step, worker in itertools.product(range(steps), range(sampler.workers)):
         share = sampler.share(step, worker)

@@ -16,7 +16,6 @@ LIMIT = 300  # seconds, on a busy machine
 def train(
     run_program: Any, folder: Path, workers: int, program: Path, *words: str
 ) -> dict[str, Any]:
-    """The job's report."""
     command = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet"]
     words = ("-n", str(workers), "--report", "report.json", str(program), *words)
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -39,7 +38,6 @@ def test_digits_whoever_dies(run_program: Any, tmp_path: Path, workers: int) -> 
 
 @pytest.mark.slow
 def test_a_death_in_the_middle_of_a_step(run_program: Any, tmp_path: Path) -> None:
-    """With an embedding, weights, and two kinds of random numbers."""
     alone = train(run_program, tmp_path, 1, PROGRAM, "{}")
     disturbed = train(run_program, tmp_path, 3, PROGRAM, json.dumps({"kills": 1}))
     assert disturbed["hash"] == alone["hash"]

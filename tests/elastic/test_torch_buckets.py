@@ -29,7 +29,6 @@ def layers(*widths: int) -> nn.Sequential:
 
 
 def gradients_of(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
-    """By a plain backward pass."""
     loss.backward()
     return [parameter.grad for parameter in model.parameters()]
 
@@ -104,7 +103,6 @@ def test_an_unused_parameter_holds_back_its_bucket_and_the_later_ones() -> None:
 
 
 def test_without_a_listener_nothing_is_called() -> None:
-    """Not for the shares before the last one, nor for a backward pass of the program's own."""
     adapter, calls = made(layers(2, 2, 2), 1), Calls()
     adapter.backward(adapter.model(torch.ones(5, 2)).sum(), calls)
     counts = list(calls.counts)
@@ -139,7 +137,6 @@ def test_two_gradients_of_one_parameter() -> None:
 
 @pytest.mark.parametrize("logical", [1, 2, 5, 8])
 def test_gradients_are_added_as_arrays_are(logical: int) -> None:
-    """To the bit, whether they were copied to arrays before or not."""
     torch.manual_seed(0)
     adapter, x = made(layers(2, 3, 4, 1), 4 * 12), torch.randn(logical, 5, 2)
     adapter.model.append(nn.BatchNorm1d(1))
@@ -157,7 +154,6 @@ def test_gradients_are_added_as_arrays_are(logical: int) -> None:
 
 
 def adapter_shares(adapter: elastic.TorchAdapter, x: torch.Tensor) -> list[Any]:
-    """The same share twice."""
     shares = []
     for _ in range(2):
         adapter.begin(0)

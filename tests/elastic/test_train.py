@@ -20,7 +20,6 @@ LIMIT = 300  # seconds, on a busy machine
 
 
 def train(run_program: Any, folder: Path, *cases: dict[str, Any]) -> tuple[list[Any], str]:
-    """The reports of the jobs, and what was shown."""
     texts = [json.dumps(case) for case in cases]
     done = run_program([sys.executable, PROGRAM, *texts], cwd=folder, limit=LIMIT)
     done.expect_success()
@@ -52,7 +51,6 @@ def test_the_result_is_the_same_whoever_dies(run_program: Any, tmp_path: Path) -
 
 
 def process(report: dict[str, Any], member: int) -> str:
-    """As the events name it."""
     pid = report["workers"][str(member)]["pid"]
     return f"rank {member} on {os.uname().nodename} (pid {pid})"
 
@@ -60,7 +58,6 @@ def process(report: dict[str, Any], member: int) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "hang"])
 def test_one_hangs_before_the_first_step(jobs: Any, how: str) -> None:
-    """The others wait for it, so it is ended; they begin without it."""
     case = {"workers": 3, "die": "start", "how": how, "founding": 6.0}
     _, report = jobs.train(case)
     (died,) = [event for event in report["events"] if event["kind"] == "died"]
@@ -101,7 +98,6 @@ def test_an_error_of_the_program(run_program: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_sample_that_one_worker_cannot_read(run_program: Any, tmp_path: Path) -> None:
-    """The others go on without that worker."""
     failing = {"workers": 3, "fail": "once"}
     (alone, disturbed), shown = train(run_program, tmp_path, {"workers": 1}, failing)
     assert disturbed["hash"] == alone["hash"]

@@ -23,7 +23,6 @@ def ordered(memory: WorkerRecord, kind: str, **fields: Any) -> None:
 
 
 def connected(member: int = 0) -> WorkerRecord:
-    """One of two that have begun."""
     memory = WorkerRecord(member)
     told(memory, "ready", address="ab", pid=7)
     ordered(memory, "connect", members=[0, 1], addresses=["ab", "cd"], attempt=3)
@@ -94,7 +93,6 @@ def test_who_needs_a_coordinator() -> None:
 
 
 def test_the_youngest_group_counts() -> None:
-    """Member 1 has seen the switch, and member 0 has not told of it yet."""
     older, newer = connected(0), connected(1)
     ordered(older, "plan", **plan(8, [0, 1, 2]))
     ordered(newer, "plan", **plan(8, [0, 1, 2]))
@@ -113,7 +111,6 @@ def test_nobody_comes() -> None:
 
 
 def there(member: int) -> Worker:
-    """One whose agent has come back."""
     found = unknown(member)
     slot = replace(found.handle.slot, id=member, state="used")
     return replace(found, handle=replace(found.handle, slot=slot), state="warming")
@@ -121,7 +118,6 @@ def there(member: int) -> Worker:
 
 @pytest.mark.parametrize("was_told", [True, False])
 def test_a_newcomer_comes_first(was_told: bool) -> None:
-    """It knows nothing of the others, who train."""
     newcomer = WorkerRecord(2)
     if was_told:
         told(newcomer, "ready", address="ef", pid=8)

@@ -14,7 +14,6 @@ sys.path.append(str(Path(__file__).parent))  # behind tests, which has another c
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final state of one undisturbed worker."""
     from serving import DDL, PROGRAM, STEPS
 
     command = [*DDL, "elastic", "run", "-n", "1", "--quiet", PROGRAM, *STEPS]

@@ -86,7 +86,6 @@ def test_scaled_paused_and_resumed(serving: Serving, alone: str, tmp_path: Path)
 def test_a_higher_tier_takes_slots_and_a_worker_dies(
     serving: Serving, alone: str, tmp_path: Path
 ) -> None:
-    """Nobody restarts but the one that died."""
     go, go_urgent = tmp_path / "go", tmp_path / "go urgent"
     job = serving.submit(*STEPS, "--go", go, "--share", 0.1)
     serving.wait_for_size(job, 4)
@@ -139,7 +138,6 @@ def test_a_second_service_is_refused(serving: Serving) -> None:
 
 
 def test_a_connection_that_is_cut_is_made_again(serving: Serving, tmp_path: Path) -> None:
-    """A run talks to one service at a time, the last one that has come."""
     job = serving.submit(*STEPS, "--go", tmp_path / "never", max=1)
     wait_for(lambda: serving.pids(job))
     serving.folder_of(job).connect().close()
@@ -408,7 +406,6 @@ class AgeingServing(Serving):
 
 
 def test_a_job_that_has_waited_long_comes_first(tmp_path: Path) -> None:
-    """It has waited for ten tiers, and the other one is of the first."""
     serving = AgeingServing(tmp_path, slots=1)
     try:
         serving.kill()

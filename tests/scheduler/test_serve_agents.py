@@ -125,7 +125,6 @@ def test_all_agents_are_lost(serving: AgentServing, alone: str, tmp_path: Path) 
 def test_all_agents_are_lost_after_a_worker_was_replaced(
     serving: AgentServing, alone: str, tmp_path: Path
 ) -> None:
-    """A worker that was killed, and one that has left, say nothing about the end."""
     go = tmp_path / "go"
     job = serving.submit(*STEPS, "--go", go, "--share", 0.02, "--every", 5)
     agent = serving.agent(3)

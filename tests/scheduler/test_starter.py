@@ -23,7 +23,6 @@ Start = Callable[[str], None]
 
 
 def order_sockets() -> int:
-    """Of this process: no other sockets are of that type."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -82,7 +81,6 @@ def test_runs_have_no_connection_for_orders(start: Start, tmp_path: Path) -> Non
 
 
 def test_a_framework_that_cannot_be_imported(start: Start, tmp_path: Path) -> None:
-    """The program's own import tells why."""
     start("broken")
     wait_until((tmp_path / "ran 1").exists)
 

@@ -83,7 +83,6 @@ def test_everything_is_there_when_opened_again(store: Store, path: Path) -> None
 def test_a_process_that_ends_leaves_the_others_their_changes(
     store: Store, path: Path, run_program: Run, tmp_path: Path
 ) -> None:
-    """Also where another one has opened the file twice, as `ddl serve` does."""
     with closing(Store(path)):
         run_program([sys.executable, "-c", ADD, path], cwd=tmp_path).expect_success()
         store.job_submit("t", "key", {}, 1.0)
@@ -327,7 +326,6 @@ def test_events_are_read_in_parts(store: Store) -> None:
 
 
 def add_ended(store: Store, count: int) -> None:
-    """Jobs that are done, quicker than by one transaction each."""
     spec = json.dumps({"command": ["train.py", *"abcdefgh"]})
     rows = (("t", f"ended {number}", spec) for number in range(count))
     with store._change():

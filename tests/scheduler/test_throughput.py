@@ -9,7 +9,6 @@ pytestmark = pytest.mark.pure
 
 
 def run(pace: ThroughputEstimator, begin: float, seconds: float, size: int, hosts: int) -> None:
-    """Twenty steps of 12 shares, 0.02 s each."""
     for step in range(21):
         shares = 12 * step
         pace.see(begin + seconds * step, step, size, hosts, shares, 0.02 * shares)

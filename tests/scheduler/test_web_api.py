@@ -364,7 +364,6 @@ def test_streams_are_counted_when_asked_for(tmp_path: Path) -> None:
 def _open_streams(
     site: Site, role: str, count: int, path: str = "/v1/events/stream"
 ) -> tuple[list[int], list[socket.socket]]:
-    """Ask for streams at once. Returns the statuses, and the connections, which stay open."""
     connections = [socket.create_connection(("127.0.0.1", site.port)) for _ in range(count)]
     head = (
         f"GET {path} HTTP/1.1\r\nHost: localhost:{site.port}\r\n"
@@ -379,7 +378,6 @@ def _open_streams(
 def test_idle_connections_do_not_hinder_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1000 that send nothing, or half of a header."""
     environment.allow_connections()
     monkeypatch.setattr("ddl_scheduler.web.connections.WAITING", 3.0)
     site = Site(tmp_path)
@@ -579,7 +577,6 @@ def test_headers_that_browsers_need(site: Site) -> None:
 
 
 def _wait(look: Any) -> Any:
-    """For what will be there soon."""
     ends = time.monotonic() + 60
     while not (found := look()):
         assert time.monotonic() < ends
@@ -588,7 +585,6 @@ def _wait(look: Any) -> Any:
 
 
 def _stream(site: Site, path: str, role: str = "user", last: str = "") -> Iterator[str]:
-    """The lines of server-sent events."""
     again = f"Last-Event-ID: {last}\r\n" if last else ""
     with socket.create_connection(("127.0.0.1", site.port), timeout=60) as connection:
         connection.sendall(
@@ -606,7 +602,6 @@ def _stream(site: Site, path: str, role: str = "user", last: str = "") -> Iterat
 
 
 def _messages(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:
-    """Kind, id and data of each message."""
     fields: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(": ")

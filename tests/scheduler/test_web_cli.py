@@ -38,7 +38,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def ddl(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Ddl:
-    """`ddl ARGUMENTS` with the token of a role: its exit code, and what it wrote."""
     monkeypatch.setenv("DDL_SERVER_FILE", str(tmp_path / "none.toml"))
     monkeypatch.setenv("DDL_SERVER", site.url)
 

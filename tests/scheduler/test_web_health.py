@@ -19,7 +19,6 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 def probe(serving: Serving, path: str, host: str = "10.1.2.3:8470") -> tuple[int, str]:
-    """Return the status and the text of an answer. The kubelet sends the pod's address as host."""
     log = serving.folder / "serve.log"
     (port,) = wait_for(
         lambda: re.findall(r"listening on http://127\.0\.0\.1:(\d+)\n", log.read_text())

@@ -111,7 +111,6 @@ class TlsServing(Serving):
         super().__init__(folder)
 
     def ask(self, host: str) -> tuple[int, str]:
-        """For the jobs, with this Host header."""
         trusting = ssl.create_default_context(cafile=str(self.certificate))
         connection = HTTPSConnection("localhost", self.port, context=trusting, timeout=60)
         token = self.store.token_create("t", "viewer")
@@ -158,7 +157,6 @@ def test_a_name_of_two_addresses_has_one_free_port(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_port_that_it_got_is_said(tmp_path: Path) -> None:
-    """Where a free one was asked for; a second service cannot have the same one."""
     serving, log = Serving(tmp_path), tmp_path / "serve.log"
     try:
         (port,) = wait_for(

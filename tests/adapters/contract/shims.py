@@ -38,7 +38,6 @@ class Shim:
     lacks: Mapping[str, str] = MappingProxyType({})
 
     def array(self, value: np.ndarray) -> Any:
-        """The framework's array with these values, shape and type."""
         raise NotImplementedError
 
     def numpy(self, array: Any) -> np.ndarray:
@@ -163,7 +162,6 @@ NATIVE = {"torch": Torch, "jax": Jax, "tensorflow": TensorFlow}  # have a native
 
 
 def find(framework: str) -> Shim:
-    """That of a framework."""
     if framework == "numpy":
         return NumPy()
     if framework in NATIVE:

@@ -37,7 +37,6 @@ class Ranks:
         self.some = [dtype for dtype in shim.dtypes if dtype in SOME]
 
     def known(self, *dtypes: str) -> list[str]:
-        """Those of the types that the framework has."""
         return [dtype for dtype in dtypes if dtype in self.shim.dtypes]
 
     def everyones(self, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:

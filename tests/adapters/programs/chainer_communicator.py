@@ -78,7 +78,6 @@ def check_objects() -> None:
 
 
 def check_functions() -> None:
-    """Forward and backward, over the ranks: a ring of messages, and each collective."""
     x = chainer.Variable(np.array([rank + 1.0], "f"))
     if rank == 0:
         sent = chainermn.functions.send(F.square(x), comm, rank=1)

@@ -20,7 +20,6 @@ def refused(
 
 
 def operand(worker: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return float32 numbers of a worker, of many magnitudes: the order of additions matters."""
     random = np.random.default_rng(worker)
     return (random.standard_normal(shape) * 10.0 ** random.integers(-6, 7, shape)).astype("f")
 

@@ -123,7 +123,6 @@ def messages():
 
 
 def communicators():
-    """Even and odd ranks, in reverse order."""
     part = COMM.Split(RANK % 2, key=-RANK)
     others = [rank for rank in range(SIZE) if rank % 2 == RANK % 2][::-1]
     assert (part.Get_rank(), part.size) == (others.index(RANK), len(others))

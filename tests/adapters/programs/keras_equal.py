@@ -115,7 +115,6 @@ class Starts(keras.callbacks.Callback):
 
 
 def root_checkpoint():
-    """Only the root has loaded one, with Adam's moments."""
     file = FOLDER / "root.keras"
     if RANK == 0:
         fit(network(), KO.Adam(0.01)).save(file)
@@ -165,8 +164,6 @@ def delegating():
     assert_equal(fit(network(), optimizer, BroadcastModel()), "scaled multi")
 
     class Own(KO.SGD):
-        """Delegates to itself."""
-
         def apply(self, grads, trainable_variables=None):
             super().apply([2 * each for each in grads], trainable_variables)
 
@@ -249,7 +246,6 @@ LAYER_COPIES = {
 
 
 def layer_copies():
-    """Batch normalization over all ranks, or some of them."""
     parts = [] if keras.backend.backend() == "torch" else [ddl.split(RANK)]
     for name, copied in LAYER_COPIES.items():
         for options in ({}, *({"comm": part} for part in parts)):
@@ -281,7 +277,6 @@ def masks():
 
 
 def threads():
-    """Models of one architecture, each trained in a thread of its own."""
     if not TENSORFLOW:  # elsewhere operations are matched by their order
         return
     models = [fit(network(), ddl.DistributedOptimizer("sgd"), BroadcastModel()) for _ in range(2)]

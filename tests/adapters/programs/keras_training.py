@@ -51,7 +51,6 @@ def everyones(values: np.ndarray) -> np.ndarray:
 
 
 def train(model: keras.Model, optimizer, *more, epochs: int = EPOCHS, **options) -> list[float]:
-    """The losses of all epochs, with equal weights on all ranks at the end."""
     if not hasattr(optimizer, "_ddl_settings"):
         optimizer = ddl.DistributedOptimizer(optimizer)
     model.compile(optimizer, "mse", **options)

@@ -75,7 +75,6 @@ def values(way):
 
 
 def unequal():
-    """What is not compiled by XLA."""
     uneven = [rank + 1 for number, rank in enumerate(MEMBERS) for _ in range(number + 1)]
     same(ddl.allgather(own(OWN + 1), comm=SET), uneven)
     rows = [number + 1 for number in range(COUNT)]
@@ -100,8 +99,6 @@ def gradients(way):
 
 
 def both_at_once():
-    """In one graph, an operation of all ranks among those of each set."""
-
     @tf.function
     def run():
         first = ddl.allreduce(own(), comm=SET)

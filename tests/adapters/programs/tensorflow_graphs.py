@@ -81,7 +81,6 @@ def loops(x):
 
 @tf.function
 def independent(x):
-    """Iterations that do not depend on each other, so that several run at a time."""
     return tf.map_fn(ddl.allreduce, x, parallel_iterations=10)
 
 
@@ -139,7 +138,6 @@ def branched(factor):
 
 
 def slope(factor):
-    """Gradients by a tape that is outside of the function."""
     function = make_step(factor)
 
     def step(x):

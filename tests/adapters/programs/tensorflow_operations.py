@@ -41,7 +41,6 @@ BIG = 70_001  # elements, beyond what goes in one piece
 
 
 def every_type(kind: tf.DType):
-    """All operations on one element type."""
     ones = tf.cast(tf.fill([2, 3], rank + 1), kind)
     scalar = tf.cast(rank + 1, kind)
     results = {

@@ -76,8 +76,6 @@ def check_tapes(way: str, compiled) -> None:
 
 
 def check_unused(way: str, compiled) -> None:
-    """One of two inputs, results that a rank multiplies by zero, and gradients that it drops."""
-
     def two(x, y):
         return ddl.broadcast(x, root) * (0.0 if rank == 0 else weight), ddl.allreduce(y) * weight
 
@@ -107,7 +105,6 @@ def check_unused(way: str, compiled) -> None:
 
 
 def check_second(way: str, compiled) -> None:
-    """The gradient of a gradient: of broadcast and its own, among them."""
     for name, operation, expected in (
         ("allreduce", ddl.allreduce, 2 * size * total),
         ("broadcast", lambda x: ddl.broadcast(x, root), 2 * total if rank == root else 0.0),

@@ -54,8 +54,6 @@ work.wait()
 
 
 class Dispatched(torch.Tensor):
-    """A tensor into which a copy runs Python code."""
-
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod

@@ -7,8 +7,6 @@ from typing import Any
 
 
 class RealDevice:
-    """What the stand-in has, of a GPU."""
-
     def new_stream(self) -> Any:
         import torch
 

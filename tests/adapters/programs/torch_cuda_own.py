@@ -25,7 +25,6 @@ compared = 0
 
 
 def compare(call: Callable[[Tensor], Any], *shape: int) -> None:
-    """The results and the gradients, of whole numbers."""
     global compared
     values = torch.arange(float(torch.Size(shape).numel())).reshape(shape) * 2 + rank
     found = []

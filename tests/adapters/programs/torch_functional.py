@@ -38,7 +38,6 @@ def values(rows: int, seed: int = 0) -> Tensor:
 
 
 def results(function: Function, group: dist.ProcessGroup, rows: int) -> list[Tensor]:
-    """What the function gives, and the gradient of a loss made of all of that."""
     own = values(rows).requires_grad_()
     given = function(own * 2, group)
     loss = sum(
@@ -50,7 +49,6 @@ def results(function: Function, group: dist.ProcessGroup, rows: int) -> list[Ten
 
 
 def expect_same(name: str, function: Function, rows: int = 2 * size, compiled: bool = True) -> None:
-    """Over ddl the same as over Gloo, and compiled the same as called."""
     global checked
     wanted = results(function, gloo, rows)
     ways = [function]

@@ -99,7 +99,6 @@ class Replica:
         self.works.append(self.manager.allreduce(parameter.grad))
 
     def loss(self) -> Tensor:
-        """Return the loss of other samples on each rank of each replica."""
         time.sleep(STEP)
         seed = self.manager.current_step() * 1000 + self.replica * 10 + self.rank
         samples = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))

@@ -31,7 +31,6 @@ def callback_of_keras() -> None:
 
 @case("metrics of Keras", is_right=True)
 def metrics_of_keras() -> None:
-    """Workers join in the first step of an epoch, too."""
     import keras
 
     import ddl_keras.elastic as elastic

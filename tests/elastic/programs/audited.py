@@ -48,7 +48,6 @@ def parse() -> argparse.Namespace:
 
 
 def flip(tensor: torch.Tensor, bit: int) -> None:
-    """Flip one bit of the tensor's first number."""
     tensor.detach().reshape(-1)[:1].view(torch.int32).bitwise_xor_(1 << bit)
 
 

@@ -37,8 +37,6 @@ WORKERS = 2
 
 
 class Wide(torch.optim.Optimizer):
-    """Momentum in float64."""
-
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.01})
 

@@ -71,7 +71,6 @@ def kind_told(held: Any) -> str:
 
 
 def by_member(moment: str) -> Callable[..., str]:
-    """Of a step of one that does not observe."""
     return lambda held, *_: "no moment" if isinstance(held, observer.ObservedStep) else moment
 
 

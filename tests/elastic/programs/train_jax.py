@@ -28,7 +28,6 @@ DATA = [
 
 
 def make_state() -> Any:
-    """Of several types, and with a key."""
     first, second, rest = jax.random.split(jax.random.key(2), 3)
     return {
         "first": jax.random.normal(first, (12, 32)) / 4,

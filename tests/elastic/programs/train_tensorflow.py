@@ -28,8 +28,6 @@ GENERATOR = tf.random.Generator.from_seed(2)
 
 
 class Network(tf.Module):
-    """With an embedding, a running mean, and a generator."""
-
     def __init__(self) -> None:
         super().__init__()
         start = np.random.default_rng(2)
