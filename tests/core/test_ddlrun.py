@@ -87,9 +87,6 @@ def runs(pid: int) -> bool:
         return False
 
 
-# ---- what ranks get ----
-
-
 def test_environment_of_the_ranks(ddlrun: Run) -> None:
     text = """
 import json, os
@@ -149,9 +146,6 @@ def test_signals_that_python_ignores_are_restored(cli: Run) -> None:
     ended = cli("-n", "1", "grep", "SigIgn", "/proc/self/status").expect_success()
     ignored = int(ended.out.split()[-1], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1)
-
-
-# ---- output ----
 
 
 def test_lines_are_whole(ddlrun: Run) -> None:
@@ -317,9 +311,6 @@ def test_reader_that_goes_away_ends_the_job(tmp_path: Path) -> None:
     *lines, code = ended.stdout.splitlines()
     assert [line[3:] for line in lines] == [" again"] * 3
     assert code != "0"
-
-
-# ---- failures ----
 
 
 @pytest.mark.parametrize(
@@ -508,8 +499,6 @@ print(child.pid)
     assert runs(pid)  # the job was fine, so what it left is its own business
     os.kill(pid, signal.SIGKILL)
 
-
-# ---- signals ----
 
 REPORT = """
 import os, signal, sys, time

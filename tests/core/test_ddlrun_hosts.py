@@ -53,9 +53,6 @@ while True:
 """
 
 
-# ---- what ranks get ----
-
-
 def test_ranks_join(hosts: Hosts) -> None:
     code, out, err = hosts.run("-H", "h1:2,h2:1,h3:1", hosts.program(SUM))
     assert code == 0, err
@@ -280,9 +277,6 @@ def test_map_of_ranks(one: Hosts) -> None:
             rf"ddlrun: {host}, {cores} cores:\nddlrun:   rank {rank} on cores [\d,-]+, \d+ threads"
         )
         assert re.search(said, err), err
-
-
-# ---- failures ----
 
 
 def test_killed_rank_ends_the_job_everywhere(hosts: Hosts) -> None:

@@ -42,9 +42,6 @@ def test_nohup_is_kept(tmp_path: Path) -> None:
         assert process.returncode == 128 + signal.SIGTERM
 
 
-# ---- output that cannot be written ----
-
-
 def test_a_full_disk_ends_ranks_as_any_failure(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
@@ -155,9 +152,6 @@ def test_lost_reports_name_nobody() -> None:
 def test_a_colon_is_refused() -> None:
     with pytest.raises(LaunchError, match='an argument is ":", which begins another program'):
         remote_job._wrapped(["train.py", ":", "more"])
-
-
-# ---- batch jobs ----
 
 
 @pytest.fixture

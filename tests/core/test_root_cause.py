@@ -105,9 +105,6 @@ raise KeyError(os.environ["DDL_RANK"])
     assert re.match(rf"rank 0 on {HOST} \(pid \d+\) ended with exit code 1: KeyError: '0'", line)
 
 
-# ---- the rules ----
-
-
 def ended(rank: int, code: int = 1, at: float = 0.0, **more: object) -> RankState:
     by_signal = bool(more.pop("by_signal", False))
     failure = Failure(rank, 100 + rank, code, by_signal)
@@ -165,9 +162,6 @@ def test_failure_messages() -> None:
     assert str(said) == "rank 2 on a (pid 102) ended with exit code 1: ValueError: boom"
     assert root_cause.list_ranks([3, 0, 1, 5]) == "ranks 0-1, 3, 5"
     assert root_cause.list_ranks([3]) == "rank 3"
-
-
-# ---- ranks that never come ----
 
 
 def test_find_absent() -> None:

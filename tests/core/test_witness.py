@@ -233,8 +233,6 @@ def test_connections_of_other_users_are_closed(served: Served) -> None:
     assert not served.told
 
 
-# ---- ddlrun ----
-
 RANKS = f"""
 import signal
 {ENDPOINT}
