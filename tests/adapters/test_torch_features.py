@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 @pytest.mark.parametrize(
     ("size", "features"),
     [
-        pytest.param(2, "functional compiled inductor hooks gloo", marks=pytest.mark.slow),
+        pytest.param(2, "compiled inductor gloo", marks=pytest.mark.slow),
         (3, "fsdp2 dtensor zero1 checkpoint zero_hooks quantization_hooks shrink"),
         pytest.param(2, "all_hooks quantization_hooks", marks=pytest.mark.slow),
         pytest.param(3, "all_hooks zero_hooks", marks=pytest.mark.slow),

@@ -37,8 +37,6 @@ from ddl_elastic.step.digest import ShareDigest, digest_share
 LIMIT = 240  # seconds for a run, on a busy machine
 SOAK = int(os.environ.get("DDL_AUDIT_RUNS", "12"))  # of test_wrong_worker_is_found_in_many_runs
 
-# ---- which shares, and who is wrong ----
-
 
 @given(workers=st.integers(1, 40), ranks=st.integers(1, 8), rate=st.floats(0.001, 1))
 def test_plan_names_other_ranks(workers: int, ranks: int, rate: float) -> None:
@@ -157,9 +155,6 @@ def test_digest_names_the_first_tensor_that_differs() -> None:
 def test_wrong_options_are_refused(rate: float, action: str) -> None:
     with pytest.raises(ValueError, match="audit"):
         check_options(rate, action)
-
-
-# ---- real jobs ----
 
 
 class Runs:

@@ -125,9 +125,6 @@ def test_random_changes(jobs: Any, seed: int) -> None:
     jobs.train(*cases)
 
 
-# ---- the state on its way ----
-
-
 def make_state() -> State:
     chance = np.random.default_rng(1)
     sizes = {"a": 5 << 20, "b": 0, "c": 3, "d": (4 << 20) - 3, "e": 1 << 20}

@@ -49,9 +49,6 @@ def test_the_last_one_leaves_when_another_has_the_state(jobs: Any) -> None:
     assert kinds(report) == [("joined", 1), ("left", 0)]
 
 
-# ---- ddl elastic scale ----
-
-
 def run(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*DDL, "run", *words],

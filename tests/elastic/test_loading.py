@@ -195,9 +195,6 @@ def test_what_is_no_data_set() -> None:
         count_samples(3)
 
 
-# ---- with real processes ----
-
-
 @pytest.mark.parametrize("links", ["shm", "tcp"])
 def test_loader_processes_do_not_change_the_result(members: Any, links: str) -> None:
     kills = [{"member": 1, "step": 5, "phase": "compute"}]

@@ -104,8 +104,6 @@ def test_garbage_is_refused(pair: tuple[Channel, socket.socket], data: bytes) ->
         channel.receive()
 
 
-# ---- fuzzing ----
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
@@ -167,9 +165,6 @@ def test_a_plan_that_ends_with_the_job(pair: tuple[Channel, socket.socket]) -> N
     writer.send("tensor", name="w", dtype="uint8", shape=[0], bytes=0)
     writer.send("end")
     assert [*receive_state(reader)] == ["w"]
-
-
-# ---- the final state, of workers that hang ----
 
 
 class Worker:

@@ -320,9 +320,6 @@ def test_another_job_s_checkpoint_is_refused(tmp_path: Path) -> None:
         saving.newest(storage, CONSTANTS)
 
 
-# ---- storage that fails for a while, or for good ----
-
-
 class FailingFolder(Folder):
     """Reading these names fails, as when a server does not answer."""
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import ddl_tensorflow as ddl
 
-native = sys.argv[1:] != ["interpreted"]
+native = "interpreted" not in sys.argv
 tf.get_logger().setLevel("ERROR")  # it warns of tracing often
 ddl.init(timeout=20)
 rank, size = ddl.rank(), ddl.size()

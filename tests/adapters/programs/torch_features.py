@@ -2,7 +2,6 @@
 """Run by test_torch_features on two or more ranks, with the name of a feature: what PyTorch builds
 on its process groups, over "ddl", against one process."""
 
-import copy
 import sys
 import warnings
 from collections.abc import Callable
@@ -120,60 +119,6 @@ def dtensor() -> None:
 
 
 @feature
-def functional() -> None:
-    import torch.distributed._functional_collectives as funcol
-    import torch.distributed.nn.functional as with_gradients
-
-    group = dist.group.WORLD
-    total = size * (size + 1) / 2
-
-    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (
-            funcol.all_reduce(x, "sum", group) * 2,
-            funcol.all_reduce(x, "avg", group),
-            funcol.all_gather_tensor(x, 0, group) + 1,
-            funcol.reduce_scatter_tensor(x.repeat(size), "sum", 0, group),
-            funcol.all_to_all_single(x.repeat(size), None, None, group),
-            funcol.broadcast(x, size - 1, group),
-            *funcol.all_reduce_coalesced([x, x + 1], "max", group),
-        )
-
-    x = torch.full((3,), rank + 1.0)
-    ranks = torch.arange(1.0, size + 1).repeat_interleave(3)
-    wanted = [
-        torch.full((3,), 2 * total),
-        torch.full((3,), total / size),
-        ranks + 1,
-        torch.full((3,), total),
-        ranks,
-        torch.full((3,), float(size)),
-        torch.full((3,), float(size)),
-        torch.full((3,), size + 1.0),
-    ]
-    for run in (program, torch.compile(program, backend="aot_eager", fullgraph=True)):
-        for actual, want in zip(run(x), wanted, strict=True):
-            torch.testing.assert_close(actual + 0, want)
-
-    @torch.compile(backend="aot_eager", fullgraph=True)
-    def in_place(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        dist.all_reduce(y)
-        return y + 1
-
-    assert in_place(x).tolist() == [2 * total + 1] * 3
-
-    x = torch.full((size,), rank + 1.0, requires_grad=True)
-    y = with_gradients.all_reduce(x * x)
-    z = torch.cat(
-        with_gradients.all_to_all([torch.empty(1) for _ in range(size)], list(x.split(1)))
-    )
-    w = torch.cat(with_gradients.all_gather(x))
-    (y.sum() + (rank + 1) * z.sum() + w.sum()).backward()
-    wanted_gradient = 2 * (rank + 1) * size + torch.arange(1.0, size + 1) + size
-    torch.testing.assert_close(x.grad, wanted_gradient)
-
-
-@feature
 def inductor() -> None:
     model = DistributedDataParallel(network())
     train(torch.compile(model), adam(model), MINE)
@@ -247,41 +192,6 @@ def gloo() -> None:
     assert torch.equal(ends[0], ends[1])
     torch.testing.assert_close(ends[0], ends[2], rtol=1e-5, atol=1e-6)
     expect(ends[0])
-
-
-@feature
-def hooks() -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-    from torch.distributed.algorithms.model_averaging import averagers
-
-    def bf16(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads the annotations
-        return default_hooks.bf16_compress_hook(None, bucket)  # DDP takes itself with NCCL only
-
-    for hook in (default_hooks.fp16_compress_hook, bf16):
-        model = DistributedDataParallel(network())
-        model.register_comm_hook(None, hook)
-        train(model, adam(model), MINE)
-        # Rounded gradients, on which Adam depends by their sign at first.
-        expect(flat(list(model.parameters())), tolerance=0.1)
-    model = DistributedDataParallel(network())
-    state = powerSGD_hook.PowerSGDState(
-        None, matrix_approximation_rank=4, start_powerSGD_iter=2, min_compression_rate=0.5
-    )
-    hook = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
-    model.register_comm_hook(state, hook)
-    train(model, adam(model), MINE)
-    assert state.p_memory_dict, "it did not compress"
-    expect(flat(list(model.parameters())), tolerance=1.0)
-
-    local = network()
-    optimizer = torch.optim.SGD(local.parameters(), lr=0.01)
-    train(local, optimizer, MINE)
-    mine = flat(list(local.parameters()))
-    total = copy.deepcopy(mine)
-    dist.all_reduce(total, dist.ReduceOp.AVG)
-    averager = averagers.PeriodicModelAverager(period=1)
-    averager.average_parameters(local.parameters())
-    torch.testing.assert_close(flat(list(local.parameters())), total)
 
 
 def hook_makers() -> dict[str, Callable[[object, object], tuple[object, Callable]]]:

@@ -64,6 +64,7 @@ def expect_same(name: str, function: Function, rows: int = 2 * size, compiled: b
 
 sent = [(rank + to) % 3 for to in range(size)]
 expect_same("all_reduce", lambda a, g: [funcol.all_reduce(a, "sum", g)])
+expect_same("average", lambda a, g: [funcol.all_reduce(a.detach() * size, "avg", g) * a])
 # PyTorch has no gradient of this one.
 expect_same("broadcast", lambda a, g: [funcol.broadcast(a.detach(), size - 1, g) * a])
 expect_same(
@@ -127,6 +128,16 @@ for name, function in {
     ],
 }.items():
     expect_same(f"nn {name}", function, compiled=False)
+
+
+@torch.compile(backend="aot_eager", fullgraph=True)
+def in_place(x: Tensor) -> Tensor:
+    y = x * 2
+    dist.all_reduce(y)
+    return y + 1
+
+
+assert in_place(torch.ones(3)).tolist() == [2 * size + 1] * 3
 
 # ---- ddl_torch's own under torch.compile: a graph ends before them and goes on behind ----
 
