@@ -95,8 +95,8 @@ print("told")
     assert survivor.expect_success().out == other.expect_success().out == "told\n"
 
 
-def test_operation_that_expires(ranks: Run) -> None:
-    text = """
+PROGRAMS_OF_RANKS = {  # by name and number of ranks
+    ("operation_that_expires", 2): """
 ddl.shutdown()
 ddl.init(timeout=2)
 if rank == 0:
@@ -106,14 +106,8 @@ else:
     while not os.path.exists("told"):
         time.sleep(0.1)
     refused("past its limit", lambda: (ddl.allreduce(jnp.ones(1)), ddl.barrier()))
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
-@pytest.mark.slow
-def test_shutdown_with_operations_under_way(ranks: Run) -> None:
-    text = """
+""",
+    ("shutdown_with_operations_under_way", 2): """
 import threading
 results = {}
 def late(name):
@@ -141,8 +135,31 @@ for name, delay in (("soon", 0.7), ("never", 7)):
 if rank == 0:
     assert results["soon"] == 2, results
     assert "shut down with operations under way" in results["never"], results
-"""
-    for ended in ranks(2, text):
+""",
+    ("too_many_communicators", 1): """
+from ddl_core.errors import InvalidState
+made = 0
+try:
+    while made < 1000:
+        ddl.subset([0])
+        made += 1
+except InvalidState as error:
+    assert "cannot create another communicator" in str(error)
+assert 200 < made < 1000, made
+""",
+}
+QUICK = {"operation_that_expires", "too_many_communicators"}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(*case, marks=[] if case[0] in QUICK else pytest.mark.slow)
+        for case in PROGRAMS_OF_RANKS
+    ],
+)
+def test_each_rank_ends_well(ranks: Run, name: str, size: int) -> None:
+    for ended in ranks(size, PROGRAMS_OF_RANKS[name, size]):
         ended.expect_success()
 
 
@@ -210,19 +227,3 @@ for jit in (jax.jit, ddl.jit):
     program.write_text(text)
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     run_program([sys.executable, program], cwd=tmp_path, env=env, limit=120).expect_success()
-
-
-def test_too_many_communicators(ranks: Run) -> None:
-    text = """
-from ddl_core.errors import InvalidState
-made = 0
-try:
-    while made < 1000:
-        ddl.subset([0])
-        made += 1
-except InvalidState as error:
-    assert "cannot create another communicator" in str(error)
-assert 200 < made < 1000, made
-"""
-    for ended in ranks(1, text):
-        ended.expect_success()

@@ -27,12 +27,14 @@ def no_compiler(tmp_path: Path) -> dict[str, str]:
 
 
 # What each program prints, and which of these parts needs a compiler.
-KERAS = ("members", "unequal", "both_at_once", "training", "keras_models", "")
 PARTS = {
-    "operations": (("eager", "graph", "jit", "gradients", ""), "jit"),
+    "operations": (("eager", "graph", "jit", ""), "jit"),
     "graphs": (("function", "graph", "loops", "threads", "helpers"), "graph"),
     "tapes": (("eager", "graph", "jit", "second"), "jit"),
-    "communicators": (("eager", "graph", "jit", *KERAS), "jit"),
+    "communicators": (
+        ("eager", "graph", "jit", "members", "unequal", "both_at_once", "training", ""),
+        "jit",
+    ),
 }
 
 
@@ -41,12 +43,13 @@ PARTS = {
     [
         ("operations", 2, "sample"),  # some of the types and steps
         ("graphs", 3, "sample"),
+        ("tapes", 2, "whole"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 *(("operations", 2, "whole"), ("operations", 2, "interpreted")),
                 *(("graphs", 3, "whole"), ("graphs", 3, "interpreted")),
-                *(("tapes", 2, "whole"), ("tapes", 3, "interpreted")),
+                ("tapes", 3, "interpreted"),
                 *(("communicators", size, "whole") for size in (2, 3, 4)),
                 ("communicators", 3, "interpreted"),
             )

@@ -39,8 +39,8 @@ def ranks(unwatched: Run) -> Run:
     return lambda size, text: unwatched(size, START + text, 60, torchrun=True)
 
 
-def test_arguments(ranks: Run) -> None:
-    text = """
+PROGRAMS_OF_RANKS = {  # by name and number of ranks
+    ("arguments", 2): """
 ones, ops = torch.ones(2), dist.ReduceOp
 gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -97,13 +97,8 @@ refused(Dead, "coalescing has not been started", backend._end_coalescing)
 dist.all_reduce(ones)  # nothing of this has hurt the group
 assert ones.tolist() == [2, 2]
 dist.destroy_process_group()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
-def test_mismatch(ranks: Run) -> None:
-    text = """
+""",
+    ("mismatch", 2): """
 tensor = torch.ones(2 + rank)
 said = "called all-reduce(f32, 3, sum)"
 if rank == 0:
@@ -117,8 +112,128 @@ else:
     refused(RuntimeError, said, work.get_future().then(lambda f: f.value()).wait)
 refused(Dead, said, dist.barrier)
 dist.destroy_process_group()
-"""
-    for ended in ranks(2, text):
+""",
+    ("operation_that_expires", 2): """
+store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
+dist.destroy_process_group()
+short = timedelta(seconds=2)
+dist.init_process_group("ddl", store=store, rank=rank, world_size=size, timeout=short)
+if rank == 0:
+    assert refused(Dead, "past its limit", dist.all_reduce, torch.ones(1)) < 10
+else:
+    time.sleep(4)
+    refused(Dead, "past its limit", lambda: (dist.all_reduce(torch.ones(1)), dist.barrier()))
+""",
+    ("abort", 2): """
+if rank == 1:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend._start_coalescing()
+    collected = backend.allreduce([torch.ones(1)])
+    time.sleep(0.3)
+    backend.abort()
+    refused(Dead, "abort of the process group on rank 1", backend._end_coalescing)
+    dist.distributed_c10d._abort_process_group()
+    del backend
+    del collected  # hung: its calls were destroyed after the comm
+else:
+    refused(Dead, "abort of the process group on rank 1", dist.all_reduce, torch.ones(1))
+    dist.destroy_process_group()
+""",
+    ("monitored_barrier", 3): """
+# It names who is missing, and leaves the group as it was. Late ranks hear of the verdict.
+for wait in (False, True):
+    dist.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=wait)
+if rank == 0:
+    said = "[Rank 0]: Rank 0 timed out in monitoredBarrier after 500 ms: Ranks 1, 2 failed to pass"
+    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.5), True)
+    said = "Rank 1 failed to pass monitoredBarrier in 100 ms"
+    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.1))
+else:
+    time.sleep(2)
+    said = f"Rank {rank} successfully reached monitoredBarrier, but received errors"
+    refused(Dead, said, dist.monitored_barrier)
+    refused(Dead, said, dist.monitored_barrier)
+dist.monitored_barrier()
+half = dist.new_group([0, 1], backend="ddl")
+if rank == 0:
+    refused(Dead, "Rank 1 failed", dist.monitored_barrier, half, timedelta(seconds=0.1))
+dist.barrier()
+others = dist.new_group([0, 2], backend="gloo")
+dist.monitored_barrier(others)  # as before
+
+# A group made anew over the same store knows nothing of that.
+store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
+dist.destroy_process_group()
+for _ in range(2):
+    dist.init_process_group("cpu:ddl", store=store, rank=rank, world_size=size)
+    dist.monitored_barrier()
+    if rank == 0:
+        refused(Dead, "Rank 1 failed", dist.monitored_barrier, None, timedelta(seconds=0.1))
+    dist.barrier()
+    dist.destroy_process_group()
+""",
+    ("timeout_of_the_group", 2): """
+group = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
+second = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
+group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
+assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=1)
+assert group._get_backend(torch.device("cpu")).options.global_ranks_in_group == [0, 1]
+options = dist.BarrierOptions()
+options.timeout = timedelta(seconds=1)
+if rank == 0:
+    assert 0.9 < refused(Dead, "the timeout passed: ", dist.barrier, group) < 8
+    assert 0.9 < refused(Dead, "the timeout passed: ", lambda: second.barrier(options).wait()) < 8
+dist.barrier()
+""",
+    ("groups_of_the_default_group_need_no_store", 3): """
+store = dist.distributed_c10d._get_default_store()
+dist.barrier()
+keys = store.num_keys()
+dist.barrier()
+for members in [[0, 1, 2], [0, 2], [1], [0, 2], [0, 1, 2]]:
+    group = dist.new_group(members)
+    if rank in members:
+        ones = torch.ones(1)
+        dist.all_reduce(ones, group=group)
+        assert ones.item() == len(members), members
+        assert dist.get_group_rank(group, rank) == members.index(rank)
+dist.barrier()
+assert store.num_keys() == keys, (store.num_keys(), keys)
+""",
+    ("ctrl_c", 2): """
+import threading
+if rank == 0:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert refused(KeyboardInterrupt, "", work.wait) < 5
+    assert not work.is_completed()
+    dist.barrier()
+else:
+    time.sleep(3)
+    dist.all_reduce(torch.ones(1))
+    dist.barrier()
+""",
+    ("data_loader_workers", 2): """
+from torch.utils.data import DataLoader
+for _ in range(2):
+    for batch in DataLoader(torch.arange(40.0), batch_size=4, num_workers=2):
+        dist.all_reduce(batch)
+dist.destroy_process_group()
+""",
+}
+QUICK = {"arguments", "ctrl_c", "mismatch"}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(*case, marks=[] if case[0] in QUICK else pytest.mark.slow)
+        for case in PROGRAMS_OF_RANKS
+    ],
+)
+def test_each_rank_ends_well(ranks: Run, name: str, size: int) -> None:
+    for ended in ranks(size, PROGRAMS_OF_RANKS[name, size]):
         ended.expect_success()
 
 
@@ -162,102 +277,6 @@ print("told")
     survivor, victim, other = ranks(3, text)
     assert victim.code == -signal.SIGKILL
     assert survivor.expect_success().out == other.expect_success().out == "told\n"
-
-
-@pytest.mark.slow
-def test_operation_that_expires(ranks: Run) -> None:
-    text = """
-store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
-dist.destroy_process_group()
-short = timedelta(seconds=2)
-dist.init_process_group("ddl", store=store, rank=rank, world_size=size, timeout=short)
-if rank == 0:
-    assert refused(Dead, "past its limit", dist.all_reduce, torch.ones(1)) < 10
-else:
-    time.sleep(4)
-    refused(Dead, "past its limit", lambda: (dist.all_reduce(torch.ones(1)), dist.barrier()))
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
-@pytest.mark.slow
-def test_abort(ranks: Run) -> None:
-    text = """
-if rank == 1:
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    backend._start_coalescing()
-    collected = backend.allreduce([torch.ones(1)])
-    time.sleep(0.3)
-    backend.abort()
-    refused(Dead, "abort of the process group on rank 1", backend._end_coalescing)
-    dist.distributed_c10d._abort_process_group()
-    del backend
-    del collected  # hung: its calls were destroyed after the comm
-else:
-    refused(Dead, "abort of the process group on rank 1", dist.all_reduce, torch.ones(1))
-    dist.destroy_process_group()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
-@pytest.mark.slow
-def test_monitored_barrier(ranks: Run) -> None:
-    """It names who is missing, and leaves the group as it was. Late ranks hear of the verdict."""
-    text = """
-for wait in (False, True):
-    dist.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=wait)
-if rank == 0:
-    said = "[Rank 0]: Rank 0 timed out in monitoredBarrier after 500 ms: Ranks 1, 2 failed to pass"
-    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.5), True)
-    said = "Rank 1 failed to pass monitoredBarrier in 100 ms"
-    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.1))
-else:
-    time.sleep(2)
-    said = f"Rank {rank} successfully reached monitoredBarrier, but received errors"
-    refused(Dead, said, dist.monitored_barrier)
-    refused(Dead, said, dist.monitored_barrier)
-dist.monitored_barrier()
-half = dist.new_group([0, 1], backend="ddl")
-if rank == 0:
-    refused(Dead, "Rank 1 failed", dist.monitored_barrier, half, timedelta(seconds=0.1))
-dist.barrier()
-others = dist.new_group([0, 2], backend="gloo")
-dist.monitored_barrier(others)  # as before
-
-# A group made anew over the same store knows nothing of that.
-store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
-dist.destroy_process_group()
-for _ in range(2):
-    dist.init_process_group("cpu:ddl", store=store, rank=rank, world_size=size)
-    dist.monitored_barrier()
-    if rank == 0:
-        refused(Dead, "Rank 1 failed", dist.monitored_barrier, None, timedelta(seconds=0.1))
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-    for ended in ranks(3, text):
-        ended.expect_success()
-
-
-@pytest.mark.slow
-def test_timeout_of_the_group(ranks: Run) -> None:
-    text = """
-group = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
-second = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
-group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
-assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=1)
-assert group._get_backend(torch.device("cpu")).options.global_ranks_in_group == [0, 1]
-options = dist.BarrierOptions()
-options.timeout = timedelta(seconds=1)
-if rank == 0:
-    assert 0.9 < refused(Dead, "the timeout passed: ", dist.barrier, group) < 8
-    assert 0.9 < refused(Dead, "the timeout passed: ", lambda: second.barrier(options).wait()) < 8
-dist.barrier()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
 
 
 SET_TIMEOUT = """
@@ -348,46 +367,6 @@ finally:
     assert ended.code == 1
     said = "ddl: rank 1 of 2 lost the store through which the ranks exchange addresses ("
     assert f"DistBackendError: {said}" in ended.err
-
-
-@pytest.mark.slow
-def test_groups_of_the_default_group_need_no_store(ranks: Run) -> None:
-    text = """
-store = dist.distributed_c10d._get_default_store()
-dist.barrier()
-keys = store.num_keys()
-dist.barrier()
-for members in [[0, 1, 2], [0, 2], [1], [0, 2], [0, 1, 2]]:
-    group = dist.new_group(members)
-    if rank in members:
-        ones = torch.ones(1)
-        dist.all_reduce(ones, group=group)
-        assert ones.item() == len(members), members
-        assert dist.get_group_rank(group, rank) == members.index(rank)
-dist.barrier()
-assert store.num_keys() == keys, (store.num_keys(), keys)
-"""
-    for ended in ranks(3, text):
-        ended.expect_success()
-
-
-def test_ctrl_c(ranks: Run) -> None:
-    text = """
-import threading
-if rank == 0:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
-    work = dist.all_reduce(torch.ones(1), async_op=True)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    assert refused(KeyboardInterrupt, "", work.wait) < 5
-    assert not work.is_completed()
-    dist.barrier()
-else:
-    time.sleep(3)
-    dist.all_reduce(torch.ones(1))
-    dist.barrier()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
 
 
 @pytest.mark.parametrize(
@@ -530,19 +509,6 @@ dist.destroy_process_group()
 """
     for ended in ranks(2, text):
         assert "child" in ended.expect_success().out
-
-
-@pytest.mark.slow
-def test_data_loader_workers(ranks: Run) -> None:
-    text = """
-from torch.utils.data import DataLoader
-for _ in range(2):
-    for batch in DataLoader(torch.arange(40.0), batch_size=4, num_workers=2):
-        dist.all_reduce(batch)
-dist.destroy_process_group()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
 
 
 @pytest.mark.slow

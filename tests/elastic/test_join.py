@@ -28,7 +28,7 @@ MEMBERS = [
     *("creation, by a member", "agreement", "switch", "hello, by a member"),
     *("copying", "sending", "telling"),
 ]
-SAMPLE = ["switch"]
+SAMPLE = "switch"
 
 
 def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -45,25 +45,23 @@ def test_newcomers_join(jobs: Any) -> None:
     assert not events(report, "died")
 
 
-@pytest.mark.parametrize("moment", SAMPLE)
-def test_a_death_in_a_join(jobs: Any, tmp_path: Path, moment: str) -> None:
-    check_death(jobs, tmp_path, moment)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", sorted({*NEWCOMERS, *OBSERVERS, *MEMBERS} - {*SAMPLE}))
+@pytest.mark.parametrize(
+    "moment",
+    [
+        SAMPLE,
+        *(
+            pytest.param(moment, marks=pytest.mark.slow)
+            for moment in sorted({*NEWCOMERS, *OBSERVERS, *MEMBERS} - {SAMPLE})
+        ),
+    ],
+)
 def test_a_death_at_any_moment(jobs: Any, tmp_path: Path, moment: str) -> None:
-    check_death(jobs, tmp_path, moment)
-
-
-def check_death(jobs: Any, folder: Path, moment: str) -> None:
-    """The others go on, and someone joins all the same, unless it was the one that died."""
     case = {"workers": "2:4", "start": 2, "resize": [[3, 3, moment]]}
     _, report = jobs.train({**case, "changes": 2 if moment in MEMBERS else 1})
     died = events(report, "died")
     assert [each["cause"] for each in died] == ["SIGKILL"]
     assert (died[0]["member"] == 2) == (moment not in MEMBERS)
-    assert not (folder / f"die in {moment}").exists()
+    assert not (tmp_path / f"die in {moment}").exists()
     joined = [each["member"] for each in events(report, "joined")]
     # The others may tell that one has joined which dies at once.
     assert joined == [2] or (moment in (*NEWCOMERS, *OBSERVERS) and joined == [])

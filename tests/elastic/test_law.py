@@ -20,7 +20,7 @@ from law import MODES
 PROGRAM = Path(__file__).parent / "programs" / "law.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
 LIMIT = 240  # seconds, on a busy machine
-QUICK = ["unfreeze"]
+QUICK = "unfreeze"
 REFUSED = "added in loop"
 
 
@@ -37,26 +37,20 @@ def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [each for each in report["events"] if each["kind"] == kind]
 
 
-def check(run_program: Any, folder: Path, mode: str) -> None:
-    alone, _ = final(run_program, folder, 1, mode)
-    struck, report = final(run_program, folder, 2, mode, "--strike")
+@pytest.mark.parametrize(
+    "mode",
+    [
+        QUICK,
+        *(pytest.param(m, marks=pytest.mark.slow) for m in sorted({*MODES} - {QUICK, REFUSED})),
+    ],
+)
+def test_joining_worker_keeps_the_law(run_program: Any, tmp_path: Path, mode: str) -> None:
+    alone, _ = final(run_program, tmp_path, 1, mode)
+    struck, report = final(run_program, tmp_path, 2, mode, "--strike")
     died = [each["member"] for each in events(report, "died") if each["cause"] == "SIGKILL"]
     assert died == [0, 1]
     assert min(each["member"] for each in events(report, "joined")) == 2
     assert struck == alone == f"{report['hash']} {alone.split()[1]}"
-
-
-@pytest.mark.parametrize("mode", QUICK)
-def test_joining_worker_keeps_the_law(run_program: Any, tmp_path: Path, mode: str) -> None:
-    check(run_program, tmp_path, mode)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", sorted({*MODES} - {*QUICK, REFUSED}))
-def test_joining_worker_keeps_the_law_in_all_modes(
-    run_program: Any, tmp_path: Path, mode: str
-) -> None:
-    check(run_program, tmp_path, mode)
 
 
 @pytest.mark.slow

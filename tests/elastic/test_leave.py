@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers that leave a job by plan: when it gets smaller, or when they are asked to by SIGTERM."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import clean_environment
+from waits import final_state
 
 from ddl_elastic.base import environment
 from ddl_elastic.coordinator import control
@@ -61,11 +61,6 @@ def run(folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def state(out: str) -> str:
-    (found,) = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
-    return str(found)
-
-
 @pytest.mark.slow
 def test_scale(run_program: Any, tmp_path: Path) -> None:
     def scale(workers: int) -> Any:
@@ -76,7 +71,7 @@ def test_scale(run_program: Any, tmp_path: Path) -> None:
     passes = ["--passes", "200"]
     paused = ["--strike", "pause", "--members", "0"]
     with run(tmp_path, "-n", "1", str(PROGRAM), *passes) as alone:
-        expected = state(alone.communicate(timeout=LIMIT)[0])
+        expected = final_state(alone.communicate(timeout=LIMIT)[0])
     with run(tmp_path, "-n", "1:3", "--name", "job", str(PROGRAM), *passes, *paused) as job:
         assert job.stderr and job.stdout
         assert "paused" in job.stdout.readline()
@@ -95,7 +90,7 @@ def test_scale(run_program: Any, tmp_path: Path) -> None:
         out = job.stdout.read()
     assert job.returncode == 0, shown
     assert "rank 2 on" in shown and "has left" in shown
-    assert state(out) == expected
+    assert final_state(out) == expected
     gone = scale(2)
     assert gone.code == 2
     assert "there is no job job on this machine; jobs: none" in gone.err

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import final_state
 
 from ddl_elastic.coordinator.progress import Progress
 from ddl_elastic.engines import program
@@ -30,23 +31,17 @@ def run(run_program: Any, tmp_path: Path) -> Any:
     return run_words
 
 
-def state(out: str) -> str:
-    found = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
-    assert len(found) == 1, out  # one worker writes
-    return str(found[0])
-
-
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("alone")
     done = run_program([*DDL, "-n", "1", PROGRAM], cwd=folder, limit=LIMIT).expect_success()
-    return state(done.out)
+    return final_state(done.out)
 
 
 def test_a_killed_worker(run: Any, alone: str) -> None:
     done, report = run("-n", 3, PROGRAM, "--strike", "kill", "--members", 0)
     assert done.code == 0, done.err
-    assert state(done.out) == alone == report["hash"]
+    assert final_state(done.out) == alone == report["hash"]
     assert (report["state"], report["steps"], report["steps_total"]) == ("done", 32, 32)
     assert [e["cause"] for e in report["events"] if e["kind"] == "died"] == ["SIGKILL"]
     assert [e["died"] for e in report["events"] if e["kind"] == "recovered"] == [[0]]
@@ -65,7 +60,7 @@ def test_a_worker_that_comes_after_the_training(
     program = PROGRAM.with_name("lingering.py")
     command = [*DDL, "-n", "2", program, "--strike", "kill", "--members", "1"]
     done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
-    assert state(done.out) == alone
+    assert final_state(done.out) == alone
     assert len([*tmp_path.glob("here-*")]) == 3
 
 
@@ -106,7 +101,7 @@ def test_workers_that_read_other_checkpoints(run: Any) -> None:
 def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
     done, report = run("-n", 3, PROGRAM, "--strike", how, "--watchdog", 3)
     assert done.code == 0, done.err
-    assert state(done.out) == alone
+    assert final_state(done.out) == alone
     (died,) = (e for e in report["events"] if e["kind"] == "died")
     assert died["member"] == 1
     assert "hung: the other workers expelled it" in died["cause"]
@@ -119,14 +114,16 @@ def test_all_but_one_over_tcp(run: Any, alone: str) -> None:
     words = ("-n", 3, PROGRAM, "--strike", "kill", "--members", "0,1")
     done, _ = run(*words, env={"DDL_LINKS": "tcp"})
     assert done.code == 0, done.err
-    assert state(done.out) == alone
+    assert final_state(done.out) == alone
 
 
 @pytest.mark.slow
-def test_a_job_all_of_whose_workers_die(run: Any) -> None:
-    done, report = run("-n", 2, PROGRAM, "--strike", "kill", "--members", "0,1")
-    assert (done.code, report["state"]) == (128 + signal.SIGKILL, "failed")
+@pytest.mark.parametrize(("how", "name"), [("kill", "SIGKILL"), ("segv", "SIGSEGV")])
+def test_a_job_all_of_whose_workers_die(run: Any, how: str, name: str) -> None:
+    done, report = run("-n", 2, PROGRAM, "--strike", how, "--members", "0,1")
+    assert (done.code, report["state"]) == (128 + getattr(signal, name), "failed")
     assert "no worker is left, so the job has failed; if it has a checkpoint" in done.err
+    assert re.search(rf"rank 1 on \S+ has ended: {name}\n", done.err)
 
 
 @pytest.mark.slow
@@ -195,14 +192,6 @@ def test_a_worker_without_a_share_and_one_that_is_refused(run: Any) -> None:
     assert done.err.count("1 of 3 workers have no share: there are logical=2 shares in a") == 1
     assert done.err.count("2 of the 3 workers have trained to the end") == 1
     assert [each["kind"] for each in report["events"]].count("idle") == 1
-
-
-@pytest.mark.slow
-def test_nobody_is_left(run: Any) -> None:
-    done, report = run("-n", 2, PROGRAM, "--strike", "segv", "--members", "0,1")
-    assert done.code == 128 + signal.SIGSEGV
-    assert report["state"] == "failed"
-    assert re.search(r"rank 1 on \S+ has ended: SIGSEGV\n", done.err)
 
 
 def test_as_python_runs_it(run: Any, tmp_path: Path) -> None:

@@ -76,15 +76,6 @@ def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None
         assert [event["kind"] for event in each["events"]] == ["died"]
 
 
-@pytest.mark.slow
-def test_nobody_is_left(run_program: Any, tmp_path: Path) -> None:
-    kills = [[5, 0], [5, 1]]
-    (report,), _ = train(run_program, tmp_path, {"workers": 2, "kill": kills, "changes": 0})
-    assert report["state"] == "failed"
-    assert report["error"].startswith("no worker is left\nrank 0 on ")
-    assert report["error"].count("(SIGKILL)") == 2
-
-
 def test_an_error_of_the_program(run_program: Any, tmp_path: Path) -> None:
     (report,), shown = train(run_program, tmp_path, {"workers": 2, "fail": "always"})
     assert report["state"] == "failed"
