@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measured cases: operations, element types and sizes, and their form on a command line."""
 
+import argparse
 import re
+import socket
 from dataclasses import dataclass
 
 OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
@@ -102,3 +104,20 @@ def show_seconds(seconds: float) -> str:
         if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def make_parser(command: str, description: str | None, epilog: str = "") -> argparse.ArgumentParser:
+    """Return the parser of `python -m bench COMMAND`."""
+    return argparse.ArgumentParser(
+        prog=f"python -m bench {command}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])

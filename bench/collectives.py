@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import environments
-from bench.cases import DTYPES, OPERATIONS, Case, UsageError, parse_list, parse_sizes
+from bench.cases import DTYPES, OPERATIONS, Case, UsageError, make_parser, parse_list, parse_sizes
 from bench.libraries import LIBRARIES, Library, find
 from bench.machine import Machine
 from bench.measure import Report, Wanted, measure
@@ -88,13 +88,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench collectives",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_parser("collectives", DESCRIPTION, EPILOG)
     add = parser.add_argument
     names = ",".join
     add(

@@ -2,7 +2,6 @@
 """`python -m bench creation`: measures the time of init and of creating groups."""
 
 import argparse
-import socket
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,8 +11,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from bench.cases import UsageError, show_seconds
-from bench.environments import ROOT
+from bench.cases import UsageError, free_port, make_parser, show_seconds
 from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.worker_group import WorkerGroup
 
@@ -45,9 +43,7 @@ class CreationLibrary(Library):
 
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
         specs = super().process_specs(placement, control)
-        program = str(ROOT / "bench" / "rank" / "creation_rank.py")
         for spec in specs:
-            spec.command = [str(self.python), program, self.kind, control]
             spec.env["DDL_LINKS"] = self.links
         return specs
 
@@ -66,12 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench creation",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_parser("creation", DESCRIPTION)
     add = parser.add_argument
     add("--ranks", default="2,4,8", help="numbers of ranks, such as 2,4 (default: 2,4,8)")
     add("--what", default=",".join(WHATS), help=f"a list of {','.join(WHATS)} (default: all)")
@@ -104,7 +95,10 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
     kinds = [("libddl", "ddl", sys.executable)]
     kinds += [(other, "ddl", python) for other, python in options.others]
     kinds += [("gloo", "gloo", sys.executable)]
-    libraries = [CreationLibrary(label, kind, Path(python)) for label, kind, python in kinds]
+    libraries = [
+        CreationLibrary(label, kind, Path(python), program="creation_rank.py")
+        for label, kind, python in kinds
+    ]
     for library in libraries:
         library.links = links if library.kind == "ddl" else ""
     rows = []
@@ -147,9 +141,3 @@ def init(library: Library, ranks: int, what: str) -> float:
 
 def slowest(answers: list[dict[str, Any]]) -> float:
     return max(float(answer["seconds"]) for answer in answers)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

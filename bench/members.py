@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import ddl_core
+from bench.cases import make_parser
 from ddl_elastic.base import environment, messages
 from ddl_elastic.base.messages import Channel, Message
 from ddl_elastic.coordinator import control
@@ -194,11 +195,7 @@ def memory(pid: int) -> float:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench members",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("members", __doc__)
     add = parser.add_argument
     add("--hosts", type=int, default=125, help="hosts of the members (default: %(default)s)")
     add("--slots", type=int, default=8, help="members on each host (default: %(default)s)")

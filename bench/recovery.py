@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bench.cases import UsageError
+from bench.cases import UsageError, free_port, make_parser
 from bench.environments import interpreter
 
 DESCRIPTION = """\
@@ -122,12 +121,6 @@ class Run:
             process.wait()
         self._output.close()
         shutil.rmtree(self.folder)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
 
 
 def start_elastic(run: Run, hosts: Hosts) -> None:
@@ -227,11 +220,7 @@ def recover(system: str, hosts: Hosts) -> tuple[float, float]:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench recovery",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("recovery", DESCRIPTION)
     add = parser.add_argument
     usual = "ddl_elastic,torchrun,torchft,torchft_ddl"
     more = "a list, also of ray and horovod (default: %(default)s)"

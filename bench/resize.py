@@ -15,7 +15,6 @@ medians of the steps before:
     rest      the next step's shares, and everything else
 """
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -28,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.cases import UsageError
+from bench.cases import UsageError, make_parser
 from bench.resize_phases import CLOSING, COPY, CREATION, HELLO, SUMS, VOTE, Span, install, read
 from ddl_elastic import Job
 
@@ -176,11 +175,7 @@ def rows(low: int, high: int, megabytes: float, rounds: int) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench resize",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("resize", __doc__)
     parser.add_argument("--workers", default="2:4,4:8", help="low:high, ... (default: %(default)s)")
     parser.add_argument(
         "--megabytes", type=float, default=100.0, help="size of the state (default: 100)"

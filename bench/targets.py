@@ -11,7 +11,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench import environments
-from bench.cases import Case, UsageError
+from bench.cases import Case, UsageError, make_parser
 from bench.goals import (
     FOUR,
     HUGE,
@@ -154,12 +154,10 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench targets",
-        description=DESCRIPTION,
-        epilog="Run nothing else on the machine. `python -m bench training` measures training.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = make_parser(
+        "targets",
+        DESCRIPTION,
+        "Run nothing else on the machine. `python -m bench training` measures training.",
     )
     add = parser.add_argument
     known = [part.name for part in PARTS]

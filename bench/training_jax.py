@@ -22,8 +22,7 @@ from tabulate import tabulate
 
 from bench import training
 from bench.cases import show_bytes
-from bench.environments import ROOT
-from bench.libraries import Library, OneHost, Placement, ProcessSpec
+from bench.libraries import Library, OneHost
 from bench.training import ALONE, Measured
 from bench.worker_group import WorkerError, WorkerGroup
 
@@ -37,15 +36,6 @@ CALLS, SMALL, LARGE = (
 TURN = 0.15  # approximate seconds of a turn of small programs
 MOST = 2000  # the most steps in a turn
 ROUNDING = 1e-3  # largest relative difference between the backends' weights after the warm-up
-
-
-class BackendLibrary(Library):
-    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
-        specs = super().process_specs(placement, control)
-        program = str(ROOT / "bench" / "rank" / "jax_rank.py")
-        for spec in specs:
-            spec.command = [str(self.python), program, self.kind, control]
-        return specs
 
 
 @dataclass
@@ -69,7 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     before = os.getloadavg()[0]
     python, placement = Path(sys.executable), OneHost(arguments.ranks)
     worker_groups = {
-        name: WorkerGroup(BackendLibrary(f"jax-{name}", name, python), placement)
+        name: WorkerGroup(Library(f"jax-{name}", name, python, program="jax_rank.py"), placement)
         for name in backends
     }
     try:

@@ -6,7 +6,6 @@ all train together, with shares by their measured speed. The ratio is the sample
 together, divided by the sum of the samples per second alone. Needs writable control groups.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.cases import UsageError
+from bench.cases import UsageError, make_parser
 from bench.control_groups import enter, quotas
 from ddl_elastic import Job
 from ddl_elastic.worker import trainer
@@ -109,11 +108,7 @@ def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench unequal",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("unequal", __doc__)
     parser.add_argument(
         "--cores", default="0.6,0.6,0.3", help="cores of each worker (default: %(default)s)"
     )

@@ -120,12 +120,7 @@ SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slow
         *(
             pytest.param(program, "OFF", marks=pytest.mark.slow)
             for program in (
-                "collectives",
-                "messages",
-                "refusals",
-                "functional",
-                "gradients",
-                "operations",
+                *("collectives", "messages", "refusals", "functional", "gradients", "operations"),
             )
         ),
         *(

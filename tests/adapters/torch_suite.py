@@ -37,18 +37,11 @@ PASSING = Path(__file__).with_suffix(".txt")
 EXCLUDED = {"test_ddp_logging_data_cpu": "PyTorch calls every backend that is not its own 'custom'"}
 
 SAMPLE = (
-    "test_all_gather_coalesced_simple",
-    "test_all_reduce_coalesced_sum",
-    "test_all_reduce_sum_async",
-    "test_all_to_all_single_unequal_split_full_group",
-    "test_barrier_timeout_global",
-    "test_batch_isend_irecv_gloo",
-    "test_gather_full_group",
-    "test_monitored_barrier_gloo",
-    "test_reduce_sum",
-    "test_scatter_checks",
-    "test_send_recv_any_source",
-    "test_sparse_all_reduce_sum",
+    *("test_all_gather_coalesced_simple", "test_all_reduce_coalesced_sum"),
+    *("test_all_reduce_sum_async", "test_all_to_all_single_unequal_split_full_group"),
+    *("test_barrier_timeout_global", "test_batch_isend_irecv_gloo", "test_gather_full_group"),
+    *("test_monitored_barrier_gloo", "test_reduce_sum", "test_scatter_checks"),
+    *("test_send_recv_any_source", "test_sparse_all_reduce_sum"),
 )
 
 # Where the source asks for a backend, and what it is to ask instead.

@@ -534,42 +534,31 @@ def test_other_signals_are_forwarded(started: Any) -> None:
     assert finish(process)[0] == 0
 
 
-def test_exit_code_after_a_deadly_signal(started: Any) -> None:
-    text = "import time; print('ready', flush=True); time.sleep(60)"
-    process = started(2, text)
-    process.send_signal(signal.SIGTERM)
-    code, _, err = finish(process)
-    assert code == 128 + signal.SIGTERM
-    assert "was killed by SIGTERM" in err
-
-
-def test_interrupted_job_ends_with_one_line(started: Any) -> None:
-    text = """
-import signal, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
-print("ready", flush=True)
-time.sleep(60)
-"""
-    process = started(2, text)
-    process.send_signal(signal.SIGINT)
-    code, _, err = finish(process)
-    assert code == 130
-    ours = [line for line in err.splitlines() if line.startswith("ddlrun:")]
-    assert re.fullmatch("ddlrun: interrupted(; ending the other 1)?", ours[-1]), err
-    assert len([line for line in ours if "interrupted" in line]) == 1
-
-
-def test_interrupted_rank_keeps_its_own_exit_code(started: Any) -> None:
-    text = """
+@pytest.mark.parametrize(
+    ("size", "handler", "name", "code", "said"),
+    [
+        (2, "signal.SIG_DFL", "SIGTERM", 128 + signal.SIGTERM, "was killed by SIGTERM"),
+        (2, "signal.default_int_handler", "SIGINT", 130, "ddlrun: interrupted"),
+        (1, "lambda *_: sys.exit(7)", "SIGINT", 7, "ended with exit code 7"),
+    ],
+)
+def test_exit_code_after_a_signal(
+    started: Any, size: int, handler: str, name: str, code: int, said: str
+) -> None:
+    text = f"""
 import signal, sys, time
-signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
+signal.signal(signal.{name}, {handler})
 print("ready", flush=True)
 time.sleep(60)
 """
-    process = started(1, text)
-    process.send_signal(signal.SIGINT)
-    code, _, err = finish(process)
-    assert code == 7 and "ended with exit code 7" in err
+    process = started(size, text)
+    process.send_signal(getattr(signal, name))
+    found, _, err = finish(process)
+    assert found == code and said in err
+    if code == 130:
+        ours = [line for line in err.splitlines() if line.startswith("ddlrun:")]
+        assert re.fullmatch("ddlrun: interrupted(; ending the other 1)?", ours[-1]), err
+        assert len([line for line in ours if "interrupted" in line]) == 1
 
 
 def test_traceback_of_the_rank_at_fault_is_last(ddlrun: Run) -> None:

@@ -29,15 +29,7 @@ LOSING = ("compute", "adopt", "backward", "reduce", "reform", "shrink")
 DEADLY = (*LOSING, "vote", "apply", "evaluate", "finish")
 PROGRESS = 10.0  # seconds until the survivors have committed the next step, whatever happened
 CONSTANTS = (
-    "model",
-    "batch",
-    "logical",
-    "passes",
-    "steps",
-    "optimizer",
-    "loop",
-    "buffers",
-    "weighted",
+    *("model", "batch", "logical", "passes", "steps", "optimizer", "loop", "buffers", "weighted"),
 )
 
 

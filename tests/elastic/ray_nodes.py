@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +205,7 @@ def test_a_service_on_a_cluster(cluster: Cluster, run_program: Any, tmp_path: Pa
     order = [*DDL, "-n", "1", "--quiet", SERVED, *steps]
     alone = run_program(order, cwd=tmp_path, limit=LIMIT).expect_success()
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
-    serving = RayServing(tmp_path, cluster.address)
-    try:
+    with closing(RayServing(tmp_path, cluster.address)) as serving:
         go = tmp_path / "go"
         job = serving.submit(*steps, "--go", go, "--every", 5)
         serving.wait_for_size(job, 3)
@@ -218,8 +218,6 @@ def test_a_service_on_a_cluster(cluster: Cluster, run_program: Any, tmp_path: Pa
         go.touch()
         serving.wait(job, "done")
         assert serving.state(job) in alone.out
-    finally:
-        serving.close()
 
 
 def test_no_cluster(run_program: Any, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -406,8 +406,7 @@ class AgeingServing(Serving):
 
 
 def test_a_job_that_has_waited_long_comes_first(tmp_path: Path) -> None:
-    serving = AgeingServing(tmp_path, slots=1)
-    try:
+    with closing(AgeingServing(tmp_path, slots=1)) as serving:
         serving.kill()
         words = [str(PROGRAM), *map(str, STEPS), "--go", str(tmp_path / "go")]
         spec = {"command": words, "logical": 12, "folder": str(tmp_path)}
@@ -419,8 +418,6 @@ def test_a_job_that_has_waited_long_comes_first(tmp_path: Path) -> None:
         wait_for(serving.store.slots)
         assert list(serving.store.slots()) == [low]
         assert serving.record(high).state == "waiting"
-    finally:
-        serving.close()
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan"])

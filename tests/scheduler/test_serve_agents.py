@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -152,8 +153,7 @@ def test_ports_of_jobs_are_in_the_given_range(
         "serving.clean_environment",
         lambda _: clean_environment({"DDL_PORTS": f"{ports[0]}-{ports[1]}"}),
     )
-    serving = AgentServing(tmp_path)
-    try:
+    with closing(AgentServing(tmp_path)) as serving:
         agent_port, go = serving._port, tmp_path / "go"
         assert str(agent_port) == ports[0]  # of --agents 0
         job = serving.submit("--steps", 3, "--go", go)
@@ -163,8 +163,6 @@ def test_ports_of_jobs_are_in_the_given_range(
             socket.create_server(("", int(ports[1])))  # where the job's run listens
         go.touch()
         serving.wait(job, "done")
-    finally:
-        serving.close()
 
 
 def test_agent_of_another_protocol_is_refused(serving: AgentServing) -> None:

@@ -206,11 +206,7 @@ def test_the_end_of_a_job_gives_its_slots_back(store: Store) -> None:
     assert store.slots() == {}
     assert [intent.kind for intent in store.intents()] == ["start", "start", "stop", "stop"]
     assert [text for *_, text in store.events()] == [
-        "submitted",
-        "has 2 slots",
-        "running",
-        "failed: exit code 3",
-        "has 0 slots",
+        *("submitted", "has 2 slots", "running", "failed: exit code 3", "has 0 slots"),
     ]
 
 

@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,7 @@ def test_a_job_is_submitted_scaled_paused_resumed_and_cancelled(site: Site) -> N
     assert site.store.job_find(job).state == "cancelled"  # type: ignore[union-attr]
     texts = [event["text"] for event in site.ask("GET", f"/v1/events?job={job}").json["events"]]
     assert texts == [
-        "submitted",
-        "scaled to 2:3",
-        "paused: requested by a",
-        "waiting: requested by a",
+        *("submitted", "scaled to 2:3", "paused: requested by a", "waiting: requested by a"),
         "cancelled: requested by a",
     ]
 
@@ -309,8 +306,7 @@ def test_what_has_ended_is_not_changed(site: Site) -> None:
 
 
 def test_limits_of_rate_streams_and_slow_bodies(tmp_path: Path) -> None:
-    site = Site(tmp_path, Limits(rate=0.001, burst=3, streams=1, body_seconds=1.0))
-    try:
+    with closing(Site(tmp_path, Limits(rate=0.001, burst=3, streams=1, body_seconds=1.0))) as site:
         statuses = [site.ask("GET", "/v1/jobs").status for _ in range(5)]
         assert statuses == [200, 200, 200, 429, 429]
         refused = site.ask("GET", "/v1/jobs")
@@ -332,14 +328,11 @@ def test_limits_of_rate_streams_and_slow_bodies(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", site.port)) as connection:
             connection.sendall(chunked.encode() + b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
             assert b" 413 " in connection.recv(4096)
-    finally:
-        site.close()
 
 
 def test_streams_are_counted_when_asked_for(tmp_path: Path) -> None:
     """Those that are asked for at once, too, and a tenant leaves some to others."""
-    site = Site(tmp_path, Limits(streams=7, tenant_streams=4))
-    try:
+    with closing(Site(tmp_path, Limits(streams=7, tenant_streams=4))) as site:
         statuses, connections = _open_streams(site, "user", 20)
         assert (statuses.count(200), statuses.count(429)) == (4, 16)
         refused = site.ask("GET", "/v1/events/stream").text
@@ -357,8 +350,6 @@ def test_streams_are_counted_when_asked_for(tmp_path: Path) -> None:
             time.sleep(0.1)
         for connection in others:
             connection.close()
-    finally:
-        site.close()
 
 
 def _open_streams(
@@ -380,8 +371,7 @@ def test_idle_connections_do_not_hinder_others(
 ) -> None:
     environment.allow_connections()
     monkeypatch.setattr("ddl_scheduler.web.connections.WAITING", 3.0)
-    site = Site(tmp_path)
-    try:
+    with closing(Site(tmp_path)) as site:
         stream = _stream(site, "/v1/events/stream", "user")
         next(stream)
         idle = []
@@ -400,14 +390,11 @@ def test_idle_connections_do_not_hinder_others(
                 assert connection.recv(100) == b""  # all are closed in the end
             connection.close()
         stream.close()
-    finally:
-        site.close()
 
 
 def test_client_that_does_not_read_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ddl_scheduler.web.connections.STALLED", 1.0)
-    site = Site(tmp_path, Limits(streams=1))
-    try:
+    with closing(Site(tmp_path, Limits(streams=1))) as site:
         job = site.submit()
         _log(site, job, "worker0", (b"y" * 999 + b"\n") * 20_000)
         statuses, stalled = _open_streams(site, "user", 1, f"/v1/jobs/{job}/logs/stream")
@@ -422,8 +409,6 @@ def test_client_that_does_not_read_is_left(tmp_path: Path, monkeypatch: pytest.M
             time.sleep(0.1)
         assert seen[0] == 429
         stalled[0].close()
-    finally:
-        site.close()
 
 
 def test_tokens_are_neither_logged_nor_stored(site: Site, caplog: pytest.LogCaptureFixture) -> None:

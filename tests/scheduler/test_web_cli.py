@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -328,8 +329,7 @@ def test_tls_is_spoken_and_checked(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
     )
-    site = Site(tmp_path, certificate=certificate, key=key)
-    try:
+    with closing(Site(tmp_path, certificate=certificate, key=key)) as site:
         address = site.url.replace("http://127.0.0.1", "https://localhost")
         trusting = Client(Access(address, site.tokens["user"], str(certificate)))
         assert trusting.jobs() == []
@@ -337,8 +337,6 @@ def test_tls_is_spoken_and_checked(tmp_path: Path) -> None:
             Client(Access(address, site.tokens["user"])).jobs()
         with pytest.raises(ServerError, match="does not answer"):
             Client(Access(site.url, site.tokens["user"])).jobs()  # without TLS
-    finally:
-        site.close()
 
 
 def test_failed_job_is_resumed_from_its_checkpoint(site: Site) -> None:

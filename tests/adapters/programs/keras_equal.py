@@ -327,15 +327,7 @@ def metrics():
 
 
 for part in (
-    unbuilt,
-    root_checkpoint,
-    delegating,
-    copies,
-    layer_copies,
-    scaled,
-    masks,
-    threads,
-    metrics,
+    *(unbuilt, root_checkpoint, delegating, copies, layer_copies, scaled, masks, threads, metrics),
 ):
     part()
     print("done", part.__name__, flush=True)
