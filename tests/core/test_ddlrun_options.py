@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
+from conftest import Run
 
 from ddl_launch import foreign_options, placement
 from ddl_launch.allocation import expand_counts, expand_nodes, find_allocation
@@ -347,24 +347,18 @@ def test_each_host_has_a_color_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("kind", ["slurm", "lsf", "pbs", "k8s"])
-def test_batch_jobs_are_as_documented(kind: str, tmp_path: Path) -> None:
+def test_batch_jobs_are_as_documented(run_program: Run, kind: str, tmp_path: Path) -> None:
     """The golden files name the documentation that each follows."""
     (tmp_path / "train.py").touch()
     options = ["-nodes", "2", "-accelerators", "4", "-mode", "d:4x2"]
     more = ["--image", "registry/train:1"] if kind == "k8s" else ["--submitarg", _LIMITS[kind]]
     command = [sys.executable, "-m", "ddl_launch", "--submit", kind, "--dry-run", *options]
-    ended = subprocess.run(
-        [*command, *more, "train.py", "--epochs", "3"],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    ended = run_program([*command, *more, "train.py", "--epochs", "3"], cwd=tmp_path)
+    assert (ended.code, ended.err) == (0, "")
     golden = [
         line for line in (GOLDEN / kind).read_text().splitlines() if not line.startswith("# Source")
     ]
-    assert ended.stdout.replace(sys.executable, "PYTHON").splitlines() == golden
+    assert ended.out.replace(sys.executable, "PYTHON").splitlines() == golden
     assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
 
 
@@ -381,13 +375,13 @@ _LIMITS = {"slurm": "--time=1:00:00", "lsf": "-W 60", "pbs": "-l walltime=1:00:0
         (["-nodes", "2", "-accelerators", "2"], "qsub is not in PATH"),
     ],
 )
-def test_wrong_submissions(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_wrong_submissions(
+    run_program: Run, arguments: list[str], message: str, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "ddl_launch", "--submit", "pbs", *arguments, "/bin/true"]
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True
-    )
-    assert ended.returncode in (2, 127)
-    (line,) = ended.stderr.splitlines()
+    ended = run_program(command, cwd=tmp_path)
+    assert ended.code in (2, 127)
+    (line,) = ended.err.splitlines()
     assert message in line
 
 

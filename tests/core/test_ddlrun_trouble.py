@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
+from conftest import Finished, Run, clean_environment
 
 from ddl_launch import remote_job, root_cause, submit
 from ddl_launch.errors import LaunchError
@@ -73,18 +73,12 @@ while True:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
-def test_closed_streams(tmp_path: Path, closed: str) -> None:
+def test_closed_streams(run_program: Run, tmp_path: Path, closed: str) -> None:
     program = tmp_path / "program.py"
     program.write_text("print('said'); raise SystemExit(3)")
     command = f"{shlex.join([*LAUNCH, '-n', '1', str(program)])} {closed}"
-    ended = subprocess.run(
-        ["sh", "-c", command],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        timeout=60,
-    )
-    assert ended.returncode == 3, ended.stderr
+    ended = run_program(["sh", "-c", command], cwd=tmp_path)
+    assert ended.code == 3, ended.err
 
 
 @pytest.mark.parametrize("removed", [False, True])
@@ -103,7 +97,7 @@ def test_folder_of_output(tmp_path: Path, removed: bool) -> None:
     assert b"rank 0 on " in ended.stderr and b"Traceback" not in ended.stderr, ended.stderr
 
 
-def test_a_rank_that_cannot_be_killed(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_be_killed(run_program: Run, tmp_path: Path) -> None:
     """As one that waits in the kernel. Here ddlrun does not send the signal."""
     program, launch = tmp_path / "program.py", tmp_path / "launch.py"
     program.write_text("""
@@ -122,16 +116,10 @@ job.LocalJob._send_signal = lambda self, n: None if n == signal.SIGKILL else sen
 supervisor._LEAVE = 0.5
 sys.exit(cli.main(sys.argv[1:]))
 """)
-    ended = subprocess.run(
-        [sys.executable, launch, "-n", "2", "--grace", "0.5", program],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
-    assert ended.returncode == 5
-    assert "rank 1 on " in ended.stderr and "cannot be killed: leaving it" in ended.stderr
+    command = [sys.executable, launch, "-n", "2", "--grace", "0.5", program]
+    ended = run_program(command, cwd=tmp_path)
+    assert ended.code == 5
+    assert "rank 1 on " in ended.err and "cannot be killed: leaving it" in ended.err
 
 
 def test_lost_reports_name_nobody() -> None:
@@ -164,24 +152,21 @@ def submitted(tmp_path: Path) -> list[str]:
     return [*LAUNCH, "--submit", "pbs", "-nodes", "2", "-accelerators", "2", "/bin/true"]
 
 
-def test_files_of_the_user_are_kept(submitted: list[str], tmp_path: Path) -> None:
+def test_files_of_the_user_are_kept(run_program: Run, submitted: list[str], tmp_path: Path) -> None:
     """One that ddlrun has written, and nobody has changed, is written again."""
 
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
+    def run(*options: str) -> Finished:
         path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
         command = [*submitted[:5], *options, *submitted[5:]]
-        return subprocess.run(
-            command, cwd=tmp_path, env=clean_environment({"PATH": path}), **captured
-        )
+        return run_program(command, cwd=tmp_path, env={"PATH": path})
 
-    captured = {"capture_output": True, "text": True, "timeout": 60}
     script = tmp_path / "true.pbs"
-    assert run().returncode == run("--submitarg", "-l walltime=1").returncode == 0
+    assert run().code == run("--submitarg", "-l walltime=1").code == 0
     assert "walltime=1" in script.read_text() and script.read_text().startswith("#!/bin/sh\n")
     script.write_text(script.read_text() + "# changed\n")
     refused = run()
-    assert refused.returncode == 2
-    assert "true.pbs exists and was changed" in refused.stderr
+    assert refused.code == 2
+    assert "true.pbs exists and was changed" in refused.err
     assert script.read_text().endswith("# changed\n")
 
 
