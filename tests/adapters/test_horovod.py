@@ -90,10 +90,10 @@ def test_page_lists_what_horovod_documents() -> None:
 
 
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
-def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path) -> None:
+def test_modules_have_what_the_page_says(run_here: Run) -> None:
     """In a process of its own, since frameworks start threads."""
     command = [sys.executable, "-c", SIGNATURES, *MODULES]
-    ended = run_program(command, cwd=tmp_path, limit=120).expect_success()
+    ended = run_here(command, limit=120).expect_success()
     modules: dict[str, dict[str, list[str] | None]] = json.loads(ended.out)
     written = [
         f"{module} {name}" + ("" if arguments is None else f"({', '.join(arguments)})")
@@ -387,12 +387,12 @@ class TensorFlowTests(unittest.TestCase):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
-def test_suite_notices_failures_and_passes(run_program: Run, tmp_path: Path) -> None:
+def test_suite_notices_failures_and_passes(run_here: Run, tmp_path: Path) -> None:
     """In place of Horovod's own tests, which this repository does not have."""
     for name, text in SUITE.items():
         (tmp_path / name).write_text(text)
     command = [sys.executable, FOLDER / "horovod_suite.py", tmp_path]
-    ended = run_program(command, cwd=tmp_path, limit=600)
+    ended = run_here(command, limit=600)
     assert ended.code == 1
     lines = ended.out.splitlines()
     assert "FAILED test_torch.py test_unknown_failure" in lines

@@ -60,10 +60,10 @@ def test_operations(ddlrun: Run, cuda_standin: Path, frames: Path, size: int) ->
 
 
 @pytest.mark.usefixtures("jax_native")
-def test_what_a_program_calls(run_program: Run, tmp_path: Path) -> None:
+def test_what_a_program_calls(run_here: Run) -> None:
     """On a GPU a broadcast has the array's memory as its result, and what is reduced to a root gets
     zeros for the others."""
-    ended = run_program([sys.executable, "-c", LOWERED], cwd=tmp_path, limit=120).expect_success()
+    ended = run_here([sys.executable, "-c", LOWERED], limit=120).expect_success()
     assert ended.out.splitlines() == [
         "cpu broadcast 1 False",
         "cpu reduce 1 False",

@@ -79,7 +79,7 @@ print("done")
 
 
 @pytest.mark.parametrize("part", ["close while waiting", "wait after close", "free while waiting"])
-def test_wait(run_program: Run, jax_native: list[Path], tmp_path: Path, part: str) -> None:
+def test_wait(run_here: Run, jax_native: list[Path], part: str) -> None:
     library = next(path for path in jax_native if "mpi" in path.name)
     command = [sys.executable, "-c", PROGRAM, library, part]
-    assert run_program(command, cwd=tmp_path).expect_success().out == "done\n"
+    assert run_here(command).expect_success().out == "done\n"

@@ -179,7 +179,7 @@ print("ending")
         assert "Traceback" not in ended.err, ended.err
 
 
-def test_use_before_init(run_program: Run, tmp_path: Path) -> None:
+def test_use_before_init(run_here: Run, tmp_path: Path) -> None:
     text = """
 import jax, jax.numpy as jnp
 import ddl_jax as ddl
@@ -199,11 +199,11 @@ print("done")
 """
     program = tmp_path / "program.py"
     program.write_text(text)
-    ended = run_program([sys.executable, program], cwd=tmp_path, limit=120).expect_success()
+    ended = run_here([sys.executable, program], limit=120).expect_success()
     assert ended.out == "done\n"
 
 
-def test_several_devices_in_a_process(run_program: Run, tmp_path: Path) -> None:
+def test_several_devices_in_a_process(run_here: Run, tmp_path: Path) -> None:
     text = """
 import jax, jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -226,4 +226,4 @@ for jit in (jax.jit, ddl.jit):
     program = tmp_path / "program.py"
     program.write_text(text)
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    run_program([sys.executable, program], cwd=tmp_path, env=env, limit=120).expect_success()
+    run_here([sys.executable, program], env=env, limit=120).expect_success()

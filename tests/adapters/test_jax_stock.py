@@ -112,11 +112,11 @@ else:
 
 
 @pytest.mark.slow
-def test_under_mpirun(run_program: Run, mpi: Mpi, tmp_path: Path) -> None:
+def test_under_mpirun(run_here: Run, mpi: Mpi, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(f"import ddl_jax\nddl_jax.initialize(timeout=60)\n{PLAIN}print(total)\n")
     command, env = mpi.command(2, program), mpi.environment
-    ended = run_program(command, cwd=tmp_path, env=env, limit=120).expect_success()
+    ended = run_here(command, env=env, limit=120).expect_success()
     assert "".join(ended.out.split()) == "3.03.0"  # two lines, whose ends may come together
 
 
@@ -166,7 +166,7 @@ def test_coordinator(local: int, master: str, host: str) -> None:
     assert name == host and 0 < int(port) < 65536
 
 
-def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:
+def test_refused_at_the_start(run_here: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     for text, env, said in (
         ("import jax, ddl_jax\nddl_jax.initialize()", {}, "jax has been imported already"),
@@ -177,7 +177,7 @@ def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:
         ),
     ):
         program.write_text(text)
-        ended = run_program([sys.executable, program], cwd=tmp_path, env=env, limit=120)
+        ended = run_here([sys.executable, program], env=env, limit=120)
         assert ended.code == 1 and said in ended.err, ended.err
 
 

@@ -112,15 +112,15 @@ print("done", flush=True)
     assert ddlrun(2, text, limit=120).expect_success().out.count("done") == 2
 
 
-def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
+def test_build_without_a_compiler(run_here: Run, tmp_path: Path) -> None:
     env = {"DDL_CACHE": str(tmp_path / "cache"), "CXX": "nothing++"}
     command = [sys.executable, "-m", "ddl_jax", "build"]
-    ended = run_program(command, cwd=tmp_path, env=env)
+    ended = run_here(command, env=env)
     assert ended.code == 1 and "CXX is 'nothing++', not found" in ended.err
     assert "Traceback" not in ended.err
 
 
-def test_info(run_program: Run, jax_native: list[Path], tmp_path: Path) -> None:
-    ended = run_program([sys.executable, "-m", "ddl_jax", "info"], cwd=tmp_path).expect_success()
+def test_info(run_here: Run, jax_native: list[Path]) -> None:
+    ended = run_here([sys.executable, "-m", "ddl_jax", "info"]).expect_success()
     for part in jax_native:
         assert f"{part}  built" in ended.out

@@ -135,10 +135,10 @@ def test_examples(ddlrun: Run, program: list[str]) -> None:
     [("keras_digits.py", ["--jit", "--save", "model.keras"]), ("tf_custom_loop.py", [])],
 )
 def test_example_under_mpirun(
-    mpi: Mpi, run_program: Run, tmp_path: Path, program: str, more: list[str]
+    mpi: Mpi, run_here: Run, tmp_path: Path, program: str, more: list[str]
 ) -> None:
     command = mpi.command(2, EXAMPLES / program, "--epochs", "1", *more)
     env = {**mpi.environment, **QUIET, "KERAS_BACKEND": "tensorflow"}
-    ended = run_program(command, cwd=tmp_path, env=env, limit=180).expect_success()
+    ended = run_here(command, env=env, limit=180).expect_success()
     assert re.search(r"accuracy .* 2 processes", ended.out), ended.out
     assert (tmp_path / "model.keras").exists() == ("--save" in more)

@@ -3,7 +3,6 @@
 
 import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import Run
@@ -33,9 +32,9 @@ MAKERS = {
 }
 
 
-def test_parts_and_results_of_frameworks(run_program: Run, tmp_path: Path) -> None:
+def test_parts_and_results_of_frameworks(run_here: Run) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("there is no torch")
     here = [make for name, make in MAKERS.items() if importlib.util.find_spec(name)]
     command = [sys.executable, "-c", PROGRAM, *here]
-    run_program(command, cwd=tmp_path, limit=120).expect_success()
+    run_here(command, limit=120).expect_success()

@@ -39,12 +39,12 @@ def accuracy(ended: Finished, size: int) -> float:
     return float(found[1])
 
 
-def test_digits(run_program: Run, ddlrun: Run, mpi: Mpi, example: Path, tmp_path: Path) -> None:
+def test_digits(run_here: Run, ddlrun: Run, mpi: Mpi, example: Path) -> None:
     command = [sys.executable, example]
-    alone = accuracy(run_program(command, cwd=tmp_path, env=ONE_THREAD, limit=LIMIT), 1)
+    alone = accuracy(run_here(command, env=ONE_THREAD, limit=LIMIT), 1)
     together = accuracy(ddlrun(2, example, env=ONE_THREAD, limit=LIMIT), 2)
     command = mpi.command(2, example)
     env = {**mpi.environment, **ONE_THREAD}
-    under_mpirun = accuracy(run_program(command, cwd=tmp_path, env=env, limit=LIMIT), 2)
+    under_mpirun = accuracy(run_here(command, env=env, limit=LIMIT), 2)
     assert min(alone, together, under_mpirun) >= 96
     assert max(abs(alone - together), abs(alone - under_mpirun)) <= 1.5

@@ -232,7 +232,7 @@ def quiet_port() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["graph", "eager", "jit", "interpreted"])
-def test_failures(run_program: Run, tmp_path: Path, no_compiler: dict[str, str], mode: str) -> None:
+def test_failures(run_here: Run, tmp_path: Path, no_compiler: dict[str, str], mode: str) -> None:
     """On two ranks that nobody watches, so that each ends as it likes."""
     program = tmp_path / "program.py"
     parts = FAILURES.split("\n#### ")
@@ -249,7 +249,7 @@ def test_failures(run_program: Run, tmp_path: Path, no_compiler: dict[str, str],
     def start_rank(rank: int) -> Finished:
         env = {**common, "DDL_RANK": str(rank)}
         command = [sys.executable, program, mode]
-        ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=180)
+        ended: Finished = run_here(command, env=env, limit=180)
         return ended
 
     with ThreadPoolExecutor(2) as pool:
@@ -286,7 +286,7 @@ except BuildError as error:
 
 
 @pytest.mark.slow
-def test_info(run_program: Run, tensorflow_native: Path, tmp_path: Path) -> None:
+def test_info(run_here: Run, tensorflow_native: Path) -> None:
     command = [sys.executable, "-m", "ddl_tensorflow", "info"]
-    ended = run_program(command, cwd=tmp_path, env=QUIET).expect_success()
+    ended = run_here(command, env=QUIET).expect_success()
     assert f"{tensorflow_native}  built" in ended.out

@@ -43,7 +43,7 @@ assert tensor.item() == 3
 
 @pytest.mark.parametrize("backend", ["ddl", "gloo"])
 def test_loading_goes_on_while_a_rank_waits_for_another(
-    backend: str, run_program: Run, torch_native: Path, tmp_path: Path
+    backend: str, run_here: Run, torch_native: Path, tmp_path: Path
 ) -> None:
     program = f"""
 import os, threading, time
@@ -66,7 +66,7 @@ print(_build._module is not None, flush=True)
 os._exit(0)
 """
     command = [sys.executable, write(tmp_path, program)]
-    ended = run_program(command, cwd=tmp_path, limit=60).expect_success()
+    ended = run_here(command, limit=60).expect_success()
     assert ended.out == f"{backend == 'ddl'}\n"
 
 
@@ -87,26 +87,26 @@ time.sleep(1)
     assert not cache.exists() and "building" not in ended.err
 
 
-def test_info(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
-    ended = run_program([sys.executable, "-m", "ddl_torch", "info"], cwd=tmp_path)
+def test_info(run_here: Run, torch_native: Path) -> None:
+    ended = run_here([sys.executable, "-m", "ddl_torch", "info"])
     assert f"{torch_native}  built" in ended.expect_success().out
 
 
-def test_second_build_does_nothing(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
-    ended = run_program([sys.executable, "-m", "ddl_torch", "build"], cwd=tmp_path)
+def test_second_build_does_nothing(run_here: Run, torch_native: Path) -> None:
+    ended = run_here([sys.executable, "-m", "ddl_torch", "build"])
     assert (ended.expect_success().out, ended.err) == (f"{torch_native}\n", "")
 
 
-def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
+def test_build_without_a_compiler(run_here: Run, tmp_path: Path) -> None:
     env = {"DDL_CACHE": str(tmp_path / "cache"), "PATH": str(tmp_path), "CXX": ""}
     said = (
         "no C++ compiler was found (tried c++, g++, clang++); install one (Debian: apt install g++)"
     )
     command = [sys.executable, "-m", "ddl_torch", "build"]
-    ended = run_program(command, cwd=tmp_path, env=env)
+    ended = run_here(command, env=env)
     assert ended.code == 1
     assert ended.err.endswith(f"ddl_torch: {said}\n") and "Traceback" not in ended.err
-    ended = run_program(command, cwd=tmp_path, env={**env, "CXX": "nothing++"})
+    ended = run_here(command, env={**env, "CXX": "nothing++"})
     assert "CXX is 'nothing++', not found" in ended.err
 
 
@@ -180,14 +180,14 @@ print(tensor.item(), flush=True)
 
 
 @pytest.mark.slow
-def test_cache_that_cannot_be_written(run_program: Run, tmp_path: Path) -> None:
+def test_cache_that_cannot_be_written(run_here: Run) -> None:
     env = {"DDL_CACHE": "/proc/nowhere"}
-    ended = run_program([sys.executable, "-m", "ddl_torch", "build"], cwd=tmp_path, env=env)
+    ended = run_here([sys.executable, "-m", "ddl_torch", "build"], env=env)
     assert ended.code == 1
     assert "set DDL_CACHE to a writable folder" in ended.err
 
 
-def test_import_torch_is_not_burdened(run_program: Run, tmp_path: Path) -> None:
+def test_import_torch_is_not_burdened(run_here: Run, tmp_path: Path) -> None:
     text = """
 import sys
 import torch
@@ -195,11 +195,11 @@ assert "ddl" in torch.distributed.Backend.backend_list
 assert not {"ddl_core", "ddl_torch._build", "_ddl_torch"} & sys.modules.keys()
 """
     env = {"DDL_CACHE": str(tmp_path / "cache")}
-    run_program([sys.executable, write(tmp_path, text)], cwd=tmp_path, env=env).expect_success()
+    run_here([sys.executable, write(tmp_path, text)], env=env).expect_success()
     assert not (tmp_path / "cache").exists()
 
 
-def test_import_torch_survives_an_adapter_that_fails(run_program: Run, tmp_path: Path) -> None:
+def test_import_torch_survives_an_adapter_that_fails(run_here: Run, tmp_path: Path) -> None:
     text = """
 import torch
 import torch.distributed as dist
@@ -210,11 +210,11 @@ dist.Backend.register_backend = fail
 del dist.Backend.DDL
 _autoload.register()
 """
-    ended = run_program([sys.executable, write(tmp_path, text)], cwd=tmp_path).expect_success()
+    ended = run_here([sys.executable, write(tmp_path, text)]).expect_success()
     assert "no backend today" in ended.err
 
 
-def test_without_autoload(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
+def test_without_autoload(run_here: Run, torch_native: Path, tmp_path: Path) -> None:
     text = """
 import torch
 assert "ddl" not in torch.distributed.Backend.backend_list
@@ -224,4 +224,4 @@ assert ddl.allreduce(torch.ones(2)).tolist() == [1, 1]
 ddl.shutdown()
 """
     env = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    run_program([sys.executable, write(tmp_path, text)], cwd=tmp_path, env=env).expect_success()
+    run_here([sys.executable, write(tmp_path, text)], env=env).expect_success()

@@ -62,9 +62,9 @@ def test_gradients_of_functional_collectives(ddlrun: Run, sample: list[str]) -> 
     assert len(numbers) == 2 and min(numbers) > (50 if sample else 60)
 
 
-def test_own_names_under_mpirun(mpi: Mpi, run_program: Run, tmp_path: Path) -> None:
+def test_own_names_under_mpirun(mpi: Mpi, run_here: Run) -> None:
     command = mpi.command(2, PROGRAMS / "torch_api.py")
-    ended = run_program(command, cwd=tmp_path, env=mpi.environment, limit=180).expect_success()
+    ended = run_here(command, env=mpi.environment, limit=180).expect_success()
     assert ended.out.count("done") == 2
 
 

@@ -326,7 +326,7 @@ def test_refused_arguments(ddlrun: Run) -> None:
     assert ended.out.count("refused 35") == 3
 
 
-def test_rank_that_does_not_come(run_program: Run, tmp_path: Path) -> None:
+def test_rank_that_does_not_come(run_here: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 from datetime import timedelta
@@ -334,14 +334,14 @@ import torch.distributed as dist
 store = dist.FileStore("store", 3)
 dist.init_process_group("ddl", store=store, rank=1, world_size=3, timeout=timedelta(seconds=1))
 """)
-    ended = run_program([sys.executable, program], cwd=tmp_path)
+    ended = run_here([sys.executable, program])
     assert ended.code == 1
     said = "ddl: rank 1 of 3 could not exchange addresses within 1 s; missing: rank 0, 2"
     assert f"DistBackendError: {said}" in ended.err
 
 
 @pytest.mark.slow
-def test_store_that_is_lost(run_program: Run, tmp_path: Path) -> None:
+def test_store_that_is_lost(run_here: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 import subprocess, sys
@@ -363,7 +363,7 @@ finally:
     server.kill()
     server.wait()
 """)
-    ended = run_program([sys.executable, program], cwd=tmp_path, limit=120)
+    ended = run_here([sys.executable, program], limit=120)
     assert ended.code == 1
     said = "ddl: rank 1 of 2 lost the store through which the ranks exchange addresses ("
     assert f"DistBackendError: {said}" in ended.err
@@ -513,7 +513,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
-def test_requests_of_the_store(run_program: Run, tmp_path: Path, native: bool) -> None:
+def test_requests_of_the_store(run_here: Run, tmp_path: Path, native: bool) -> None:
     """A new group asks for all addresses at once: each request is a round trip, which takes long
     where all ranks ask."""
     program = tmp_path / "program.py"
@@ -539,4 +539,4 @@ create = _build.module().create if {native} else fallback.ProcessGroup
 group = create(store, 0, 1, timedelta(seconds=20), *more)
 assert store.asked == dict(add=1, set=1, wait=1, multi_get=1), store.asked
 """)
-    run_program([sys.executable, program], cwd=tmp_path).expect_success()
+    run_here([sys.executable, program]).expect_success()

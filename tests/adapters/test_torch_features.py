@@ -31,15 +31,15 @@ def test_features(ddlrun: Run, size: int, features: str) -> None:
 
 
 @pytest.mark.slow
-def test_sample_of_the_suite(run_program: Run, tmp_path: Path) -> None:
+def test_sample_of_the_suite(run_here: Run) -> None:
     """Some of PyTorch's own tests; `make test-torch` runs all."""
     command = [sys.executable, FOLDER / "torch_suite.py", "--sample"]
-    ended = run_program(command, cwd=tmp_path, limit=300).expect_success()
+    ended = run_here(command, limit=300).expect_success()
     assert re.search(r"^\d\d passed, 0 failed$", ended.out, re.MULTILINE), ended.out
 
 
 @pytest.mark.slow
-def test_suite_notices(run_program: Run, tmp_path: Path) -> None:
+def test_suite_notices(run_here: Run, tmp_path: Path) -> None:
     """A test that must pass and does not, and one that passes although it is not listed."""
     program = tmp_path / "program.py"
     program.write_text(f"""
@@ -52,14 +52,14 @@ torch_suite.PASSING.write_text("test_all_to_all_cuda")
 sys.exit(torch_suite.main())
 """)
     command = [sys.executable, program, "test_all_to_all_cuda", "test_gather"]
-    ended = run_program(command, cwd=tmp_path, limit=100)
+    ended = run_here(command, limit=100)
     assert ended.code == 1
     assert ended.out.endswith("0 passed, 2 failed\n")
     assert "skipped " in ended.out and "Only NCCL supports CUDA all_to_all" in ended.out
 
 
 @pytest.mark.slow
-def test_torchrun_restarts(run_program: Run, tmp_path: Path) -> None:
+def test_torchrun_restarts(run_here: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 import os, signal
@@ -78,7 +78,7 @@ dist.destroy_process_group()
 """)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     options = ["--nproc-per-node", "2", "--max-restarts", "2"]
-    ended = run_program([*torchrun, *options, program], cwd=tmp_path, limit=120).expect_success()
+    ended = run_here([*torchrun, *options, program], limit=120).expect_success()
     # Nobody keeps two ranks' lines apart here: both may stand in one.
     for rank in range(2):
         assert ended.out.count(f"rank {rank} after 1 restarts") == 1

@@ -76,8 +76,8 @@ def test_bf16(ddlrun: Run, data: Path) -> None:
     outcome(ddlrun(2, *train, limit=240))
 
 
-def test_no_images(run_program: Run, tmp_path: Path) -> None:
-    ended = run_program([sys.executable, PROGRAM, "nowhere"], cwd=tmp_path, limit=120)
+def test_no_images(run_here: Run) -> None:
+    ended = run_here([sys.executable, PROGRAM, "nowhere"], limit=120)
     assert ended.code == 1
     assert "the folder nowhere/train does not exist; --make-sample creates" in ended.err
     assert "Traceback" not in ended.err

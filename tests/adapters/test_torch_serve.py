@@ -2,7 +2,6 @@
 """ddl in Gloo's place: programs that ask for "gloo" get groups of ddl."""
 
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import Run
@@ -154,7 +153,7 @@ assert found <= needed | {"ddl_core.env_switches", "ddl_core.variables"}, found
 """
 
 
-def test_groups_import_little(run_program: Run, tmp_path: Path) -> None:
+def test_groups_import_little(run_here: Run) -> None:
     """Those of other backends, which PyTorch creates for programs that never heard of ddl, and
     those of ddl."""
-    run_program([sys.executable, "-c", IMPORTS], cwd=tmp_path, limit=180).expect_success()
+    run_here([sys.executable, "-c", IMPORTS], limit=180).expect_success()

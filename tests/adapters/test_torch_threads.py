@@ -26,18 +26,14 @@ pytestmark = pytest.mark.usefixtures("torch_native")
     ],
 )
 def test_ranks_that_are_threads(
-    run_program: Run,
-    find_port: Callable[[], int],
-    tmp_path: Path,
-    threads: tuple[int, ...],
-    native: str,
+    run_here: Run, find_port: Callable[[], int], threads: tuple[int, ...], native: str
 ) -> None:
     port = find_port()
 
     def start(number: int) -> Finished:
         command = [sys.executable, PROGRAM, port, number, *threads]
         env = {"DDL_TORCH_NATIVE": native, "OMP_NUM_THREADS": "1"}
-        ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=120)
+        ended: Finished = run_here(command, env=env, limit=120)
         return ended.expect_success()
 
     with ThreadPoolExecutor(len(threads)) as pool:

@@ -5,7 +5,6 @@ import array
 import ctypes
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -155,7 +154,7 @@ def test_read_only(wrap: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_arrays_of_jax_are_read_only(run_program: Run, tmp_path: Path, name: str) -> None:
+def test_arrays_of_jax_are_read_only(run_here: Run, name: str) -> None:
     """Without a copy they may share memory with other arrays, or with constants. In a process of
     its own: where JAX was imported, other tests may not fork."""
     text = f"""
@@ -165,7 +164,7 @@ data = numpy.zeros(4, "{name}")
 assert as_buffer(data, "send").count == 4
 as_buffer(data, "recv", write=True)
 """
-    ended = run_program([sys.executable, "-c", text], cwd=tmp_path)
+    ended = run_here([sys.executable, "-c", text])
     assert ended.code == 1
     assert re.search("InvalidArgument: recv: jaxlib.*ArrayImpl is read-only", ended.err), ended.err
 

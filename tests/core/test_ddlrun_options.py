@@ -121,10 +121,7 @@ MPIJOB = {"OMPI_MCA_orte_default_hostfile": str(GOLDEN / "mpijob_hostfile")}
         (lambda: describe(144, 18, 4, 2), "18x4;18x4"),
         (lambda: describe(4, 4, None, None), ""),
         (lambda: describe(4, None, 1, 2), "2x1;2x1"),
-        (
-            lambda: library_options(["-mode r:4 -dbg_level 2"]),
-            ("r:4", "", {"DDL_LOG": "debug"}),
-        ),
+        (lambda: library_options(["-mode r:4 -dbg_level 2"]), ("r:4", "", {"DDL_LOG": "debug"})),
         (lambda: library_options(["-dbg_level 1"]), (None, "", {"DDL_LOG": "plan"})),  # as in C
         (lambda: library_options(["-dump_iter 100"]), (None, "-dump_iter 100", {})),
         (lambda: library_options(["-dev_sync 1"]), (None, "-dev_sync 1", {})),
@@ -347,13 +344,13 @@ def test_each_host_has_a_color_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("kind", ["slurm", "lsf", "pbs", "k8s"])
-def test_batch_jobs_are_as_documented(run_program: Run, kind: str, tmp_path: Path) -> None:
+def test_batch_jobs_are_as_documented(run_here: Run, kind: str, tmp_path: Path) -> None:
     """The golden files name the documentation that each follows."""
     (tmp_path / "train.py").touch()
     options = ["-nodes", "2", "-accelerators", "4", "-mode", "d:4x2"]
     more = ["--image", "registry/train:1"] if kind == "k8s" else ["--submitarg", _LIMITS[kind]]
     command = [sys.executable, "-m", "ddl_launch", "--submit", kind, "--dry-run", *options]
-    ended = run_program([*command, *more, "train.py", "--epochs", "3"], cwd=tmp_path)
+    ended = run_here([*command, *more, "train.py", "--epochs", "3"])
     assert (ended.code, ended.err) == (0, "")
     golden = [
         line for line in (GOLDEN / kind).read_text().splitlines() if not line.startswith("# Source")
@@ -375,11 +372,9 @@ _LIMITS = {"slurm": "--time=1:00:00", "lsf": "-W 60", "pbs": "-l walltime=1:00:0
         (["-nodes", "2", "-accelerators", "2"], "qsub is not in PATH"),
     ],
 )
-def test_wrong_submissions(
-    run_program: Run, arguments: list[str], message: str, tmp_path: Path
-) -> None:
+def test_wrong_submissions(run_here: Run, arguments: list[str], message: str) -> None:
     command = [sys.executable, "-m", "ddl_launch", "--submit", "pbs", *arguments, "/bin/true"]
-    ended = run_program(command, cwd=tmp_path)
+    ended = run_here(command)
     assert ended.code in (2, 127)
     (line,) = ended.err.splitlines()
     assert message in line

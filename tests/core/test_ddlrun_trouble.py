@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Finished, Run, clean_environment
+from conftest import Finished, Run, clean_environment, popen
 
 from ddl_launch import remote_job, root_cause, submit
 from ddl_launch.errors import LaunchError
@@ -23,14 +23,7 @@ LAUNCH = [sys.executable, "-m", "ddl_launch"]
 def test_nohup_is_kept(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import time; print('ready', flush=True); time.sleep(60)")
-    with subprocess.Popen(
-        ["nohup", *LAUNCH, "-n", "2", program],
-        cwd=tmp_path,
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with popen(["nohup", *LAUNCH, "-n", "2", program], cwd=tmp_path) as process:
         assert process.stdout
         lines = sorted(process.stdout.readline() for _ in range(2))
         assert lines == ["[0] ready\n", "[1] ready\n"]
@@ -73,11 +66,11 @@ while True:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
-def test_closed_streams(run_program: Run, tmp_path: Path, closed: str) -> None:
+def test_closed_streams(run_here: Run, tmp_path: Path, closed: str) -> None:
     program = tmp_path / "program.py"
     program.write_text("print('said'); raise SystemExit(3)")
     command = f"{shlex.join([*LAUNCH, '-n', '1', str(program)])} {closed}"
-    ended = run_program(["sh", "-c", command], cwd=tmp_path)
+    ended = run_here(["sh", "-c", command])
     assert ended.code == 3, ended.err
 
 
@@ -97,7 +90,7 @@ def test_folder_of_output(tmp_path: Path, removed: bool) -> None:
     assert b"rank 0 on " in ended.stderr and b"Traceback" not in ended.stderr, ended.stderr
 
 
-def test_a_rank_that_cannot_be_killed(run_program: Run, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_be_killed(run_here: Run, tmp_path: Path) -> None:
     """As one that waits in the kernel. Here ddlrun does not send the signal."""
     program, launch = tmp_path / "program.py", tmp_path / "launch.py"
     program.write_text("""
@@ -117,7 +110,7 @@ supervisor._LEAVE = 0.5
 sys.exit(cli.main(sys.argv[1:]))
 """)
     command = [sys.executable, launch, "-n", "2", "--grace", "0.5", program]
-    ended = run_program(command, cwd=tmp_path)
+    ended = run_here(command)
     assert ended.code == 5
     assert "rank 1 on " in ended.err and "cannot be killed: leaving it" in ended.err
 
@@ -152,13 +145,13 @@ def submitted(tmp_path: Path) -> list[str]:
     return [*LAUNCH, "--submit", "pbs", "-nodes", "2", "-accelerators", "2", "/bin/true"]
 
 
-def test_files_of_the_user_are_kept(run_program: Run, submitted: list[str], tmp_path: Path) -> None:
+def test_files_of_the_user_are_kept(run_here: Run, submitted: list[str], tmp_path: Path) -> None:
     """One that ddlrun has written, and nobody has changed, is written again."""
 
     def run(*options: str) -> Finished:
         path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
         command = [*submitted[:5], *options, *submitted[5:]]
-        return run_program(command, cwd=tmp_path, env={"PATH": path})
+        return run_here(command, env={"PATH": path})
 
     script = tmp_path / "true.pbs"
     assert run().code == run("--submitarg", "-l walltime=1").code == 0

@@ -29,8 +29,8 @@ def levels(found: list[Finding]) -> dict[str, str]:
     return {f.what: f.level for f in found}
 
 
-def test_this_machine(run_program: Run, tmp_path: Path) -> None:
-    ended = run_program([*DOCTOR, "--ranks", "2"], cwd=tmp_path)
+def test_this_machine(run_here: Run) -> None:
+    ended = run_here([*DOCTOR, "--ranks", "2"])
     assert ended.code == ("\nBAD " in ended.out), ended.out + ended.err
     for word in ("libddl", "eth0" if Path("/sys/class/net/eth0").exists() else "lo ", "cores"):
         assert word in ended.out

@@ -125,7 +125,7 @@ def test_a_kill(ddlrun: Run, standin_env: dict[str, str], links: str, tmp_path: 
 
 
 def test_the_library_of_a_package_is_found(
-    run_program: Run, cuda_standin: Path, tmp_path: Path
+    run_here: Run, cuda_standin: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "nvidia" / "nccl" / "lib"
     folder.mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_the_library_of_a_package_is_found(
     find = "import ctypes, ddl_core.gpu as gpu; {} ctypes.CDLL('libnccl.so.2')"
     env = {"PYTHONPATH": str(tmp_path)}
     for call, code in (("", 1), ("gpu.load_libraries();", 0)):
-        ended = run_program([sys.executable, "-c", find.format(call)], cwd=tmp_path, env=env)
+        ended = run_here([sys.executable, "-c", find.format(call)], env=env)
         assert ended.code == code, ended.err
 
 

@@ -277,7 +277,7 @@ int bind(int fd, const struct sockaddr *address, socklen_t length)
 """
 
 
-def test_without_abstract_sockets(run_program: Run, tmp_path: Path) -> None:
+def test_without_abstract_sockets(run_here: Run, tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -290,7 +290,7 @@ def test_without_abstract_sockets(run_program: Run, tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "ddl_launch", "-n", "2", "program.py"]
     env = {"LD_PRELOAD": str(library), "DDL_WITNESS": "another", "DDL_LAUNCHER": "another"}
-    ended = run_program(command, cwd=tmp_path, env=env).expect_success()
+    ended = run_here(command, env=env).expect_success()
     assert sorted(ended.out.splitlines()) == ["[0] None None", "[1] None None"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import popen
 
 from ddl_elastic.step.admission import ROOM, Fingerprint, compare, pack, unpack
 
@@ -25,14 +25,11 @@ def run(folder: Path, settings: Sequence[Mapping[str, str]]) -> list[tuple[int, 
     """One member for each of the settings, in processes of their own. Of each its exit code, what
     it tells at the end, and its stderr."""
     members = [
-        subprocess.Popen(
+        popen(
             [sys.executable, PROGRAM, str(number)],
             cwd=folder,
-            env=clean_environment({**each, "DDL_LOG": "off"}),
+            env={**each, "DDL_LOG": "off"},
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
         )
         for number, each in enumerate(settings)
     ]

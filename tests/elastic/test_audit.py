@@ -390,14 +390,14 @@ def test_wrong_worker_is_found_in_many_runs(runs: Runs, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_wrong_worker_of_jax_is_expelled(run_program: Any, tmp_path: Path) -> None:
+def test_wrong_worker_of_jax_is_expelled(run_here: Any, tmp_path: Path) -> None:
     pytest.importorskip("jax")
     program = Path(__file__).parent / "programs" / "audited_jax.py"
     command = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet"]
     reports = []
     for options, words in ((["-n", "1"], []), (["-n", "3", "--audit", "1"], ["wrong"])):
         line = [*command, *options, "--report", "report.json", program, *words]
-        run_program(line, cwd=tmp_path, limit=LIMIT).expect_success()
+        run_here(line, limit=LIMIT).expect_success()
         reports.append(json.loads((tmp_path / "report.json").read_text()))
     (found,) = findings(reports[1])
     assert found["step"] == found["first"] == 6

@@ -150,9 +150,9 @@ def test_a_job_that_waits_for_nobody(tmp_path: Path) -> None:
         wait_until(lambda: all_ended(pids))
 
 
-def test_a_job_that_has_ended_is_no_job(run_program: Any, tmp_path: Path) -> None:
+def test_a_job_that_has_ended_is_no_job(run_here: Any, tmp_path: Path) -> None:
     env = {"XDG_RUNTIME_DIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = run_program([*DDL, "resume", "job"], cwd=tmp_path, env=env, limit=LIMIT)
+    done = run_here([*DDL, "resume", "job"], env=env, limit=LIMIT)
     assert done.code == 2
     assert "there is no job job to resume" in done.err
     assert not list(tmp_path.glob("state/ddl-elastic/*/*"))

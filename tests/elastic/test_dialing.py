@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import popen
 from waits import final_state
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
@@ -42,13 +42,8 @@ class Job:
 
     def start(self, host: int, *words: object) -> subprocess.Popen[str]:
         inside = ["ip", "netns", "exec", self.hosts[host]] if self.hosts else []
-        process = subprocess.Popen(
-            [*inside, *DDL, *map(str, words)],
-            cwd=self.folder,
-            env=clean_environment({"PYTHONUNBUFFERED": "1"}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        process = popen(
+            [*inside, *DDL, *map(str, words)], cwd=self.folder, env={"PYTHONUNBUFFERED": "1"}
         )
         self.processes.append(process)
         return process

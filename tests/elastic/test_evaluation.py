@@ -164,5 +164,5 @@ def test_evaluations_do_not_count_as_steps(job: Any, monkeypatch: pytest.MonkeyP
             step.backward(job.framework.model(x).sum())
         job.map(torch.ones(8, 3), lambda x: x.sum(), batch=4)
     assert [name for name in names if name] == [
-        *("step 0", "an evaluation before step 1", "step 1", "an evaluation before step 2"),
+        *("step 0", "an evaluation before step 1", "step 1", "an evaluation before step 2")
     ]

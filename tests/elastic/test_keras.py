@@ -98,11 +98,9 @@ assert digest(state) == before
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_a_share_does_not_change_a_state_that_was_taken(
-    run_program: Any, tmp_path: Path, backend: str
-) -> None:
+def test_a_share_does_not_change_a_state_that_was_taken(run_here: Any, backend: str) -> None:
     command = [sys.executable, "-c", STATE]
-    run_program(command, env=environment(backend), cwd=tmp_path, limit=LIMIT).expect_success()
+    run_here(command, env=environment(backend), limit=LIMIT).expect_success()
 
 
 @pytest.mark.slow
@@ -130,9 +128,7 @@ def test_fit_goes_on_from_its_checkpoint(run_program: Any, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "name"), [("tensorflow", "TensorFlow"), ("jax", "JAX")])
-def test_the_backend_has_started_before(
-    run_program: Any, tmp_path: Path, backend: str, name: str
-) -> None:
+def test_the_backend_has_started_before(run_here: Any, backend: str, name: str) -> None:
     program = (
         "import keras, numpy as np, ddl_keras.elastic as elastic\n"
         "model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
@@ -140,6 +136,6 @@ def test_the_backend_has_started_before(
         "elastic.Job(lambda: model, data, batch=4, logical=2).train()\n"
     )
     command = [sys.executable, "-c", program]
-    done = run_program(command, env=environment(backend), cwd=tmp_path, limit=LIMIT)
+    done = run_here(command, env=environment(backend), limit=LIMIT)
     assert done.code == 1
     assert f"RuntimeError: {name} has already computed in this process" in done.err

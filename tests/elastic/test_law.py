@@ -75,15 +75,13 @@ def test_joining_worker_with_other_parameters_is_refused(run_program: Any, tmp_p
         ("jax added", r"update_fn has changed state\['momentum'\]: it was missing, and is float32"),
     ],
 )
-def test_change_that_joining_workers_lack_is_refused(
-    run_program: Any, tmp_path: Path, case: str, error: str
-) -> None:
+def test_change_that_joining_workers_lack_is_refused(run_here: Any, case: str, error: str) -> None:
     pytest.importorskip(case.split()[0])
     program = PROGRAM.with_name("law_frameworks.py")
     backend = "tensorflow" if case.startswith("tensorflow") else "jax"
     env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [*DDL, "-n", "1", "--quiet", program, case]
-    done = run_program(command, cwd=tmp_path, env=env, limit=LIMIT)
+    done = run_here(command, env=env, limit=LIMIT)
     assert done.code != 0
     assert re.search(error, done.err + done.out), done.err
 
@@ -112,26 +110,24 @@ def test_change_that_joining_workers_lack_is_refused(
         pytest.param("none", "", marks=pytest.mark.slow),
     ],
 )
-def test_hidden_state_is_named(run_program: Any, tmp_path: Path, case: str, warning: str) -> None:
+def test_hidden_state_is_named(run_here: Any, case: str, warning: str) -> None:
     command = [*DDL, "-n", "2", "--quiet", PROGRAM.with_name("hidden.py"), case]
-    done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    done = run_here(command, limit=LIMIT).expect_success()
     shown = done.out + done.err
     assert re.search(warning, shown), shown
     assert shown.count("is not part of the job's state") == bool(warning)
     if warning:
-        assert run_program([*command, "strict"], cwd=tmp_path, limit=LIMIT).code != 0
+        assert run_here([*command, "strict"], limit=LIMIT).code != 0
 
 
 @pytest.mark.parametrize(
     "strict", [pytest.param(False), pytest.param(True, marks=pytest.mark.slow)]
 )
-def test_joining_worker_with_hidden_state_is_named(
-    run_program: Any, tmp_path: Path, strict: bool
-) -> None:
+def test_joining_worker_with_hidden_state_is_named(run_here: Any, strict: bool) -> None:
     """The state does not change any more, so only the comparison of a share finds it."""
     program = PROGRAM.with_name("hidden.py")
     command = [*DDL, "-n", "2", "--quiet", program, "set once", *["strict"] * strict]
-    done = run_program(command, cwd=tmp_path, limit=LIMIT)
+    done = run_here(command, limit=LIMIT)
     assert (done.code != 0) == strict, done.err
     shown = done.out + done.err
     found = re.search(
@@ -147,14 +143,12 @@ def test_joining_worker_with_hidden_state_is_named(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_hidden_state_fails_a_strict_job_without_a_loop(
-    run_program: Any, tmp_path: Path, framework: str
-) -> None:
+def test_hidden_state_fails_a_strict_job_without_a_loop(run_here: Any, framework: str) -> None:
     pytest.importorskip(framework)
     finding = r"Samples\.generator, a numpy Generator .* is not part of the job's state"
     command = [sys.executable, PROGRAM.with_name("strict.py"), framework]
-    warned = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    warned = run_here(command, limit=LIMIT).expect_success()
     assert "trained" in warned.out and re.search(finding, warned.out + warned.err)
-    failed = run_program([*command, "strict"], cwd=tmp_path, limit=LIMIT)
+    failed = run_here([*command, "strict"], limit=LIMIT)
     assert failed.code != 0 and "trained" not in failed.out
     assert re.search(f"JobFailed: .*RuntimeError: .*{finding}", failed.err, re.S), failed.err

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import popen
 from waits import final_state
 
 from ddl_elastic.base import environment
@@ -50,23 +50,19 @@ def test_the_last_one_leaves_when_another_has_the_state(jobs: Any) -> None:
 
 
 def run(folder: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return popen(
         [*DDL, "run", *words],
         cwd=folder,
-        # Lines that are written to a pipe or a file appear at once all the same.
-        env=clean_environment({"XDG_RUNTIME_DIR": str(folder), "PYTHONUNBUFFERED": ""}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        env={"XDG_RUNTIME_DIR": str(folder), "PYTHONUNBUFFERED": ""},
     )
 
 
 @pytest.mark.slow
-def test_scale(run_program: Any, tmp_path: Path) -> None:
+def test_scale(run_here: Any, tmp_path: Path) -> None:
     def scale(workers: int) -> Any:
         command = [*DDL, "scale", "job", str(workers)]
         env = {"XDG_RUNTIME_DIR": str(tmp_path)}
-        return run_program(command, cwd=tmp_path, env=env, limit=LIMIT)
+        return run_here(command, env=env, limit=LIMIT)
 
     passes = ["--passes", "200"]
     paused = ["--strike", "pause", "--members", "0"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import clean_environment
+from conftest import popen
 
 from ddl_elastic.frameworks.protocol import Key
 from ddl_elastic.shares.loading import Loader, LoadingError, Reader, count_samples, count_steps
@@ -221,14 +221,10 @@ class Program:
     """A member alone, in programs/reading.py, which tells of itself line by line."""
 
     def __init__(self, folder: Path, what: str, loader_workers: int, thread: str = "") -> None:
-        self.process = subprocess.Popen(
+        self.process = popen(
             [sys.executable, PROGRAM, what, str(loader_workers), thread],
             cwd=folder,
-            env=clean_environment(),
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
         )
 
     def read(self) -> Any:

@@ -54,12 +54,10 @@ def test_a_killed_worker(run: Any, alone: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_comes_after_the_training(
-    run_program: Any, alone: str, tmp_path: Path
-) -> None:
+def test_a_worker_that_comes_after_the_training(run_here: Any, alone: str, tmp_path: Path) -> None:
     program = PROGRAM.with_name("lingering.py")
     command = [*DDL, "-n", "2", program, "--strike", "kill", "--members", "1"]
-    done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    done = run_here(command, limit=LIMIT).expect_success()
     assert final_state(done.out) == alone
     assert len([*tmp_path.glob("here-*")]) == 3
 
@@ -135,11 +133,9 @@ def test_a_program_that_trains_twice(run: Any, alone: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_trains_twice_without_agents(
-    run_program: Any, alone: str, tmp_path: Path
-) -> None:
+def test_a_program_that_trains_twice_without_agents(run_here: Any, alone: str) -> None:
     command = [sys.executable, "-m", "ddl_launch", "-n", "2", PROGRAM, "--times", "2", "--open"]
-    done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    done = run_here(command, limit=LIMIT).expect_success()
     assert re.findall(r"state (\w+)", done.out) == [alone] * 2
 
 
@@ -268,8 +264,8 @@ def test_elastic_program_may_exit_before_its_job(run: Any, tmp_path: Path) -> No
         (["--preload", "there.is.none", PROGRAM], "--preload there.is.none: No module"),
     ],
 )
-def test_wrong_usage(run_program: Any, tmp_path: Path, words: list[Any], message: str) -> None:
-    done = run_program([*DDL, *words], cwd=tmp_path, limit=LIMIT)
+def test_wrong_usage(run_here: Any, words: list[Any], message: str) -> None:
+    done = run_here([*DDL, *words], limit=LIMIT)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"ddl: {message}")
 
@@ -291,10 +287,10 @@ def test_frameworks_that_a_program_names() -> None:
 
 
 @pytest.mark.slow
-def test_a_program_without_a_loop(run_program: Any, run: Any, tmp_path: Path) -> None:
+def test_a_program_without_a_loop(run_here: Any, run: Any) -> None:
     example = Path(__file__).parents[2] / "examples" / "elastic_digits.py"
     command = [sys.executable, example, "--passes", "1", "--workers", "1"]
-    alone = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    alone = run_here(command, limit=LIMIT).expect_success()
     done, report = run("-n", 2, example, "--passes", "1")
     assert done.code == 0, done.err
     (line,) = done.out.splitlines()

@@ -5,13 +5,12 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import popen
 
 from ddl_elastic.job import choose_workers
 
@@ -115,13 +114,8 @@ def test_weights_and_streams(run_program: Any, tmp_path: Path, case: dict[str, A
 
 def test_nothing_survives_the_caller(tmp_path: Path) -> None:
     case = json.dumps({"workers": 2, "passes": 100_000, "kill": [[3, 0]]})
-    caller = subprocess.Popen(
-        [sys.executable, PROGRAM, case],
-        cwd=tmp_path,
-        env=clean_environment(),
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
+    caller = popen(
+        [sys.executable, PROGRAM, case], cwd=tmp_path, start_new_session=True, stdout=None
     )
     with caller:
         assert caller.stderr
@@ -157,7 +151,7 @@ def test_more_workers_than_shares() -> None:
 
 
 @pytest.mark.slow
-def test_threads_after_a_fork(run_program: Any, tmp_path: Path) -> None:
+def test_threads_after_a_fork(run_here: Any) -> None:
     """The caller has used PyTorch's pool of threads, which a fork leaves behind."""
     program = f"""
 import json, runpy, sys, torch
@@ -166,17 +160,17 @@ torch.ones(1000, 1000) @ torch.ones(1000, 1000)
 sys.argv = [{str(PROGRAM)!r}, json.dumps({{"workers": 2, "threads": 2, "passes": 1}})]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-    done = run_program([sys.executable, "-c", program], cwd=tmp_path, limit=LIMIT)
+    done = run_here([sys.executable, "-c", program], limit=LIMIT)
     assert json.loads(done.expect_success().out)["state"] == "done"
 
 
 @pytest.mark.slow
-def test_the_example(run_program: Any, tmp_path: Path) -> None:
+def test_the_example(run_here: Any) -> None:
     example = Path(__file__).parents[2] / "examples" / "elastic_digits.py"
     states = []
     for options in (["--workers", "1"], ["--workers", "3", "--kill", "1"]):
         command = [sys.executable, example, "--passes", "2", *options]
-        done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+        done = run_here(command, limit=LIMIT).expect_success()
         states.append(done.out.split("state ")[1])
     assert "rank 0 on " in done.err
     assert states[0] == states[1]

@@ -28,7 +28,7 @@ WARNINGS = (
 # What a normal run does not warn of. The first is state only if the cache depends on more than the
 # index; the others keep the law in workers that `ddl elastic run` has started.
 NOT_WARNED = {
-    *("cache of augmented samples", "hash of a name", "order of a set", "subset of each epoch"),
+    *("cache of augmented samples", "hash of a name", "order of a set", "subset of each epoch")
 }
 
 

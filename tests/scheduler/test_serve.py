@@ -220,16 +220,14 @@ KILLS = Path(__file__).parent / "programs" / "serve_kills.py"
 
 
 @pytest.mark.slow
-def test_the_service_is_killed_at_some_points(run_program: Any, tmp_path: Path) -> None:
-    done = run_program(
-        [sys.executable, KILLS, tmp_path, "7", "16", "27", "36"], cwd=tmp_path, limit=240
-    )
+def test_the_service_is_killed_at_some_points(run_here: Any, tmp_path: Path) -> None:
+    done = run_here([sys.executable, KILLS, tmp_path, "7", "16", "27", "36"], limit=240)
     assert done.expect_success().out == "4 points\n"
 
 
 @pytest.mark.slow
-def test_the_service_is_killed_at_every_point(run_program: Any, tmp_path: Path) -> None:
-    done = run_program([sys.executable, KILLS, tmp_path], cwd=tmp_path, limit=1800)
+def test_the_service_is_killed_at_every_point(run_here: Any, tmp_path: Path) -> None:
+    done = run_here([sys.executable, KILLS, tmp_path], limit=1800)
     assert int(done.expect_success().out.split()[0]) > 50
 
 

@@ -221,9 +221,9 @@ def test_a_token_is_made_beside_the_store(site: Site, ddl: Ddl, tmp_path: Path) 
     assert ddl("token", "--store", str(site.path), "a b", "viewer")[0] == 2
 
 
-def test_the_installed_ddl_has_the_commands(run_program: Run, tmp_path: Path) -> None:
+def test_the_installed_ddl_has_the_commands(run_here: Run) -> None:
     ddl = [sys.executable, "-m", "ddl_launch.commands", "--help"]
-    shown = run_program(ddl, cwd=tmp_path).expect_success().out
+    shown = run_here(ddl).expect_success().out
     for command in ("serve", "job", "top", "token"):
         assert f"\n  {command} " in shown
 
