@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program `python -m bench COMMAND [OPTION ...]`. COMMANDS lists the commands."""
 
-from __future__ import annotations
-
 import importlib
 import signal
 import sys
@@ -26,7 +24,6 @@ COMMANDS = {
 
 
 def usage() -> str:
-    """Return the help text."""
     lines = [f"  {name:13}{what}" for name, what in COMMANDS.items()]
     head = "usage: python -m bench COMMAND [OPTION ...]    (from the root of the repository)"
     tail = [
@@ -40,7 +37,6 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a command and return its exit code."""
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measured cases: operations, element types and sizes, and their form on a command line."""
 
-from __future__ import annotations
-
+import argparse
 import re
+import socket
 from dataclasses import dataclass
 
 OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
@@ -60,7 +60,6 @@ class Candidate:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes of "64MiB", "4Ki" or "8". Raises UsageError."""
     match = re.fullmatch(r"(\d+)\s*([KMG]?i?B?)", text.strip())
     if not match or match[2] not in _UNITS:
         raise UsageError(f"{text!r} is not a number of bytes such as 8, 4KiB or 64MiB")
@@ -93,7 +92,6 @@ def parse_list(text: str, known: tuple[str, ...] | dict[str, str], what: str) ->
 
 
 def show_bytes(number: float) -> str:
-    """Format a size in the largest binary unit that fits."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:
             return f"{number:.4g} {unit}"
@@ -102,8 +100,24 @@ def show_bytes(number: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """Format a time with three digits."""
     for unit, size in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def make_parser(command: str, description: str | None, epilog: str = "") -> argparse.ArgumentParser:
+    """Return the parser of `python -m bench COMMAND`."""
+    return argparse.ArgumentParser(
+        prog=f"python -m bench {command}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m bench collectives`: measures operations of libddl and of other libraries."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import environments
-from bench.cases import DTYPES, OPERATIONS, Case, UsageError, parse_list, parse_sizes
+from bench.cases import DTYPES, OPERATIONS, Case, UsageError, make_parser, parse_list, parse_sizes
 from bench.libraries import LIBRARIES, Library, find
 from bench.machine import Machine
 from bench.measure import Report, Wanted, measure
@@ -65,7 +63,6 @@ Run nothing else on the machine.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     options = parse(argv)
     libraries = chosen(options)
     machine = Machine(environments.cache_folder())
@@ -91,14 +88,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench collectives",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_parser("collectives", DESCRIPTION, EPILOG)
     add = parser.add_argument
     names = ",".join
     add(
@@ -188,7 +178,6 @@ def _numbers(text: str, what: str) -> list[int]:
 
 
 def chosen(options: argparse.Namespace) -> list[Library]:
-    """Return the libraries. Their virtual environments are created at first use."""
     found = []
     own = dict(("libddl", one) if "=" not in one else one.split("=", 1) for one in options.libddl)
     for name in options.libraries:
@@ -199,10 +188,8 @@ def chosen(options: argparse.Namespace) -> list[Library]:
 
 
 def ours(libraries: Sequence[Library]) -> set[str]:
-    """Return the names of the libraries that are libddl, in any build."""
     return {library.name for library in libraries if library.kind == "ddl"}
 
 
 def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
-    """Return the document for --json."""
     return {"machine": about, "results": [r.as_json() for r in results]}

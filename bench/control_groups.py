@@ -2,8 +2,6 @@
 """Groups of processes with a limited share of processor time, in Linux's control groups v1 or
 v2."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,12 +34,10 @@ def quotas(cores: list[float]) -> Iterator[list[Path]]:
 
 
 def enter(folder: Path) -> None:
-    """Move this process into the group."""
     (folder / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _place() -> Path:
-    """Return the folder of the hierarchy that limits processor time."""
     for place in PLACES:
         if (place / "cpu.stat").exists():
             return place

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m bench creation`: measures the time of init and of creating groups."""
 
-from __future__ import annotations
-
 import argparse
-import socket
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,8 +11,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from bench.cases import UsageError, show_seconds
-from bench.environments import ROOT
+from bench.cases import UsageError, free_port, make_parser, show_seconds
 from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.worker_group import WorkerGroup
 
@@ -43,21 +39,16 @@ LINKS = {"shared memory": "", "tcp": "tcp"}  # values of DDL_LINKS; Gloo always 
 
 
 class CreationLibrary(Library):
-    """The ranks of one backend of torch.distributed."""
-
     links = ""
 
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
         specs = super().process_specs(placement, control)
-        program = str(ROOT / "bench" / "rank" / "creation_rank.py")
         for spec in specs:
-            spec.command = [str(self.python), program, self.kind, control]
             spec.env["DDL_LINKS"] = self.links
         return specs
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     options = parse(argv)
     rows = []
     for ranks in options.ranks:
@@ -71,13 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the options of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench creation",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_parser("creation", DESCRIPTION)
     add = parser.add_argument
     add("--ranks", default="2,4,8", help="numbers of ranks, such as 2,4 (default: 2,4,8)")
     add("--what", default=",".join(WHATS), help=f"a list of {','.join(WHATS)} (default: all)")
@@ -107,11 +92,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> list[list[str]]:
-    """Return a row of the table for each of --what."""
     kinds = [("libddl", "ddl", sys.executable)]
     kinds += [(other, "ddl", python) for other, python in options.others]
     kinds += [("gloo", "gloo", sys.executable)]
-    libraries = [CreationLibrary(label, kind, Path(python)) for label, kind, python in kinds]
+    libraries = [
+        CreationLibrary(label, kind, Path(python), program="creation_rank.py")
+        for label, kind, python in kinds
+    ]
     for library in libraries:
         library.links = links if library.kind == "ddl" else ""
     rows = []
@@ -137,7 +124,6 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
 
 @contextmanager
 def started(library: Library, ranks: int) -> Iterator[WorkerGroup]:
-    """Run the processes of one library during a block."""
     workers = WorkerGroup(library, OneHost(ranks))
     try:
         workers.start()
@@ -147,7 +133,6 @@ def started(library: Library, ranks: int) -> Iterator[WorkerGroup]:
 
 
 def init(library: Library, ranks: int, what: str) -> float:
-    """Return the seconds that init_process_group takes on the slowest of new processes."""
     with started(library, ranks) as workers:
         if what == "loaded":
             workers.ask(do="load")
@@ -155,12 +140,4 @@ def init(library: Library, ranks: int, what: str) -> float:
 
 
 def slowest(answers: list[dict[str, Any]]) -> float:
-    """Return the largest of the ranks' seconds."""
     return max(float(answer["seconds"]) for answer in answers)
-
-
-def free_port() -> int:
-    """Return a free TCP port."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

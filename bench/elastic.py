@@ -2,18 +2,17 @@
 """`python -m bench elastic`: measures the cost of a step of elastic training. See
 elastic_rank.py."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from bench.cases import make_parser
+from bench.environments import run_ranks
 
 DESCRIPTION = """\
 Measure what a step of elastic training with PyTorch costs.
@@ -29,8 +28,6 @@ The columns are the median time of a step, the median of the paired ratios of el
 backend with its 95 % interval, and the additional processor time of an elastic step.
 """
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @dataclass(frozen=True)
 class Job:
@@ -42,7 +39,7 @@ class Job:
     logical: int
     pairs: int  # turns of each backend
     steps: int  # steps in a turn
-    result: str  # the path of the result file
+    result: str = ""  # the path of the result file
 
 
 @dataclass(frozen=True)
@@ -61,12 +58,7 @@ LOGICAL_ALONE = 8
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench elastic",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("elastic", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--pairs", type=int, default=41, help="turns of each backend (default: %(default)s)")
     add(
@@ -83,7 +75,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the table and return the exit code."""
     arguments = parse(argv)
     lines = [
         "| step | ranks | logical | beside | elastic | the other | ratio | 95 % | processor |",
@@ -106,17 +97,8 @@ def main(argv: Sequence[str]) -> int:
 def run(
     ranks: int, width: int, layers: int, share: int, logical: int, pairs: int, steps: int
 ) -> Measured:
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "result.json")
-        job = Job(width, layers, share, logical, pairs, steps, str(result))
-        launcher = [sys.executable, "-m", "ddl_launch", "-n", str(ranks)]
-        program = [sys.executable, str(ROOT / "bench/elastic_rank.py"), json.dumps(asdict(job))]
-        # Run in another folder than the repository, whose ddl_core would hide the installed
-        # package.
-        ended = subprocess.run([*launcher, *program], cwd=folder, check=False)
-        if ended.returncode:
-            sys.exit(ended.returncode)  # the ranks have printed the reason
-        return Measured(**json.loads(result.read_text()))
+    job = Job(width, layers, share, logical, pairs, steps)
+    return Measured(**run_ranks(ranks, "elastic_rank.py", job))
 
 
 def rows(name: str, ranks: int, logical: int, found: Measured) -> list[str]:

@@ -9,8 +9,6 @@
 All read the same samples, and each has its own model and optimizer.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

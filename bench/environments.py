@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Virtual environments, one for each library, created once and kept in build/bench."""
 
-from __future__ import annotations
-
 import hashlib
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import venv
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from bench.cases import UsageError
 
@@ -42,7 +44,6 @@ VARIABLES = {
 
 
 def cache_folder() -> Path:
-    """Return $BENCH_CACHE, or build/bench of this tree."""
     return Path(os.environ.get("BENCH_CACHE") or ROOT / "build" / "bench")
 
 
@@ -80,15 +81,9 @@ def _pip(python: Path, packages: Sequence[str], library: str) -> None:
 
 
 def _sources() -> str:
-    """Return a digest of the sources of libddl's package."""
     digest = hashlib.sha256()
     for folder in (
-        "libddl/src",
-        "libddl/include",
-        "libddl/cmake",
-        "ddl_core",
-        "ddl_launch",
-        "adapters",
+        *("libddl/src", "libddl/include", "libddl/cmake", "ddl_core", "ddl_launch", "adapters"),
     ):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix not in (".pyc", ".so"):
@@ -98,7 +93,6 @@ def _sources() -> str:
 
 
 def compile_loop(library: str, kind: str, python: Path) -> Path:
-    """Compile rank/loop_KIND.c, the loop of calls from C, against this interpreter's library."""
     here = Path(__file__).with_name("rank")
     target = cache_folder() / f"loop_{library}.so"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +108,6 @@ def compile_loop(library: str, kind: str, python: Path) -> Path:
 
 
 def compile_program(name: str, python: Path) -> Path:
-    """Compile a C program of this folder against the interpreter's libddl."""
     source, target = Path(__file__).with_name(f"{name}.c"), cache_folder() / name
     target.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-O2", *_flags_for_libddl(python)]
@@ -128,3 +121,20 @@ def _flags_for_libddl(python: Path) -> list[str]:
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
     include, shared = done.stdout.split("\n")[:2]
     return [f"-I{include}", shared, f"-Wl,-rpath,{Path(shared).parent}"]
+
+
+def run_ranks(ranks: int, program: str, job: Any) -> Any:
+    """Run a program of this folder on ranks of ddlrun, with the dataclass `job` as JSON.
+
+    Return the JSON that rank 0 writes to the path job.result. Exit as the ranks do if they fail.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        text = json.dumps({**asdict(job), "result": str(result)})
+        command = [sys.executable, "-m", "ddl_launch", "-n", str(ranks)]
+        command += [sys.executable, str(ROOT / "bench" / program), text]
+        # In another folder than the repository, whose ddl_core would hide the installed package.
+        ended = subprocess.run(command, cwd=folder, check=False)
+        if ended.returncode:
+            sys.exit(ended.returncode)  # the ranks have printed the reason
+        return json.loads(result.read_text())

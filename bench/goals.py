@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """libddl's performance targets, as ratios of times measured in turns in one run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +37,6 @@ class Target:
     percent: bool = False
 
     def verdicts(self, results: Sequence[Result]) -> list[Verdict]:
-        """Return the verdicts on the results to which the target applies."""
         found = []
         for r in results:
             for state in r.often() if self.where(r) else ():
@@ -73,8 +70,6 @@ def against_best(way: str = "", others: str | None = None) -> Callable[[Result, 
 
 
 def against(library: str) -> Callable[[Result, str], float | None]:
-    """Return a function for the speed relative to this library."""
-
     def ratio(result: Result, state: str) -> float | None:
         own, other = _own(result, state), result.row(Candidate(library), state)
         return own.times_as_fast_as(other) if own and other else None
@@ -99,8 +94,6 @@ def against_blocking(way: str) -> Callable[[Result, str], float | None]:
 
 
 def of_limit(way: str = "") -> Callable[[Result, str], float | None]:
-    """Return a function for the reached share of the limit, called this way."""
-
     def part(result: Result, state: str) -> float | None:
         own = _own(result, state, way)
         return result.of_limit(own) if own else None

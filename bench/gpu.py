@@ -5,20 +5,16 @@ Every rank runs bench/gpu_rank.py with a GpuJob as JSON. Rank 0 writes the media
 All ways take turns, so that every disturbance affects all of them equally.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.cases import parse_sizes, show_bytes, show_seconds
+from bench.cases import make_parser, parse_sizes, show_bytes, show_seconds
+from bench.environments import run_ranks
 
 DESCRIPTION = """\
 Measure all-reduces (f32, sum) of PyTorch's tensors on a GPU that all ranks of this host share.
@@ -37,7 +33,6 @@ Times are medians over the turns, on the slowest rank, from the call until the t
 result. GB/s is the bytes of one rank's tensor divided by the time.
 """
 
-ROOT = Path(__file__).resolve().parent.parent
 WAYS = ("ddl", "gloo", "by hand", "nccl", "copies", "device")
 SIZES = "8,4KiB,64KiB,1MiB,4MiB,16MiB,64MiB,256MiB,1GiB"
 
@@ -50,16 +45,11 @@ class GpuJob:
     ways: list[str]
     sizes: list[int]
     seconds: float  # seconds for each size and way
-    result: str  # the path of the result file
+    result: str = ""  # the path of the result file
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench gpu",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("gpu", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("--ranks", type=int, default=2, help="number of ranks; default: %(default)s")
     add("--sizes", type=parse_sizes, default=SIZES, help="sizes of a tensor; default: %(default)s")
@@ -85,21 +75,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the table and return the exit code."""
     arguments = parse(argv)
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "result.json")
-        job = GpuJob(
-            arguments.device, arguments.ways, arguments.sizes, arguments.seconds, str(result)
-        )
-        program = [sys.executable, str(ROOT / "bench/gpu_rank.py"), json.dumps(asdict(job))]
-        command = [sys.executable, "-m", "ddl_launch", "-n", str(arguments.ranks), *program]
-        # Run in another folder than the repository, whose ddl_core would hide the installed
-        # package.
-        ended = subprocess.run(command, cwd=folder, check=False)
-        if ended.returncode:
-            return ended.returncode  # the ranks have printed the reason
-        report = json.loads(result.read_text())
+    job = GpuJob(arguments.device, arguments.ways, arguments.sizes, arguments.seconds)
+    report = run_ranks(arguments.ranks, "gpu_rank.py", job)
     print(f"{report['gpu']}, {arguments.ranks} ranks, medians\n")
     print(table(report["medians"]))
     if arguments.json:

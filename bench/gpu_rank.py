@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of bench/gpu.py."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys
@@ -98,7 +96,6 @@ def ways_of(
 
 
 def measure(way: Way, seconds: float, comm: ddl_core.Comm) -> list[float]:
-    """Return the time of each call, on its slowest rank."""
     for _ in range(WARM_UP):
         way()
     took = timed(way, comm)

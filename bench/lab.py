@@ -13,8 +13,6 @@ prints the best and the median time, and the bytes that a host's links sent for 
 with the interpreter PYTHON that has it. Needs root.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess
@@ -75,7 +73,6 @@ else:
 
 
 def compile_bench(build: Path, to: Path) -> str:
-    """Compile allreduce.c against the library of the build."""
     program = to / "allreduce"
     include = ROOT / "libddl" / "include"
     flags = [f"-I{include}", f"-L{build}", "-lddl", f"-Wl,-rpath,{build}"]
@@ -85,12 +82,10 @@ def compile_bench(build: Path, to: Path) -> str:
 
 
 def host_of_rank(hosts: list[int]) -> list[int]:
-    """Return the host of each rank."""
     return [h for h, ranks in enumerate(hosts) for _ in range(ranks)]
 
 
 def run(lab: Lab, hosts: list[int], command: list[str], env: dict[str, str], limit: float) -> str:
-    """Run the command once for each rank. Return the output of rank 0."""
     size = sum(hosts)
     processes = []
     for rank, host in enumerate(host_of_rank(hosts)):
@@ -110,7 +105,6 @@ def run(lab: Lab, hosts: list[int], command: list[str], env: dict[str, str], lim
 
 
 def stream_rate(lab: Lab) -> float:
-    """Return the payload bytes per second of one plain TCP stream from host 1 to host 0."""
     take = lab.start(0, [sys.executable, "-c", STREAM, "take", lab.address(0)], {})
     give = lab.start(1, [sys.executable, "-c", STREAM, "give", lab.address(0)], {})
     return float(lab.finish([take, give], 60)[0])

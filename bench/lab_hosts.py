@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several hosts on one machine, for --lab: network namespaces, created by tests/lab/lab.py."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,8 +13,6 @@ from bench.libraries import Placement
 
 
 class LabHosts:
-    """The hosts of a lab as a Placement."""
-
     def __init__(self, lab: Any, hosts: Sequence[int], rate: str) -> None:
         self._lab = lab
         self.hosts = list(hosts)
@@ -34,7 +30,6 @@ class LabHosts:
 
 @contextmanager
 def open_lab(hosts: Sequence[int], rate: str) -> Iterator[tuple[Placement, float]]:
-    """Yield the hosts, and the bytes per second of one plain TCP stream between two of them."""
     if os.geteuid() != 0:
         raise UsageError("--lab needs root: it creates network namespaces")
     sys.path.insert(0, str(ROOT / "tests" / "lab"))

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The start of each library's ranks, on one host or on several."""
 
-from __future__ import annotations
-
 import os
-import socket
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from bench.cases import free_port
 from bench.environments import ROOT, cache_folder, compile_loop, interpreter
 
 LIBRARIES = ("libddl", "gloo", "openmpi", "mpich", "impi")
@@ -25,9 +23,7 @@ class Placement(Protocol):
 
     def address(self, host: int) -> str: ...
     def interface(self) -> str: ...
-    def enter(self, host: int) -> list[str]:
-        """Return the words to put before a command so that it runs on the host."""
-        ...
+    def enter(self, host: int) -> list[str]: ...
 
 
 class OneHost:
@@ -59,21 +55,23 @@ class ProcessSpec:
 @dataclass
 class Library:
     """A library to measure. `name` is its name in tables, `kind` the module of rank/ that calls it,
-    `loop` the compiled loop of calls from C."""
+    `loop` the compiled loop of calls from C, `program` the program of rank/."""
 
     name: str
     kind: str
     python: Path
     loop: Path | None = None
+    program: str = "worker.py"
 
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
         """Return the processes that make up all ranks. `control` is the path of the scheduler's
         socket."""
-        worker = [str(self.python), str(ROOT / "bench" / "rank" / "worker.py"), self.kind, control]
+        program = str(ROOT / "bench" / "rank" / self.program)
+        worker = [str(self.python), program, self.kind, control]
         env = {"PYTHONDONTWRITEBYTECODE": "1", "BENCH_LOOP": str(self.loop or "")}
         if self.name in MPIS:
             return [self._mpirun(placement, worker, env)]
-        size, port, secret = sum(placement.hosts), _free_port(), "bench"
+        size, port, secret = sum(placement.hosts), free_port(), "bench"
         places = [host for host, ranks in enumerate(placement.hosts) for _ in range(ranks)]
         specs = []
         for rank, host in enumerate(places):
@@ -153,9 +151,3 @@ def _remote_shell(placement: Placement) -> Path:
     path.write_text("\n".join(lines) + "\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The machine's current state and its limits, measured by machine.c."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform
@@ -39,7 +37,6 @@ class State:
 
     @property
     def name(self) -> str:
-        """The name of the state in STATES."""
         return next(name for name, below in STATES.items() if self.round_trip < below)
 
 
@@ -95,7 +92,6 @@ class Machine:
         return list(seconds)
 
     def describe(self) -> dict[str, str]:
-        """Describe processor, caches, memory and kernel."""
         model = ""
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

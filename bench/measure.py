@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measurement of all cases, with one scheduler per placement and a progress bar."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ members do not train: this process connects like their agents, on as many connec
 like them. The time in which members read a plan is not measured, since each has its own core.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os
@@ -27,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import ddl_core
+from bench.cases import make_parser
 from ddl_elastic.base import environment, messages, protocol
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.base.protocol import TO_WORKER
@@ -71,7 +70,6 @@ class Members:
     largest: int = 0  # bytes of the addresses in the first message
 
     def dial_all(self) -> None:
-        """Connect all agents at the same time."""
         self.close()
         with ThreadPoolExecutor(DIALS) as threads:
             list(threads.map(self._dial, range(self.hosts)))
@@ -166,7 +164,6 @@ class Members:
 
 
 def address() -> bytes:
-    """Return an address that is as long as a real one, and differs from others as much."""
     random = secrets.token_bytes(24)
     return bytes(random) + ADDRESS[len(random) :]
 
@@ -186,24 +183,17 @@ def process(words: Sequence[object], errors: Path) -> Iterator[subprocess.Popen[
 
 
 def cpu(pid: int) -> float:
-    """Return the seconds of processor time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def memory(pid: int) -> float:
-    """Return the memory of a process in MiB."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(text.split("VmRSS:")[1].split()[0]) / 1024
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench members",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("members", __doc__)
     add = parser.add_argument
     add("--hosts", type=int, default=125, help="hosts of the members (default: %(default)s)")
     add("--slots", type=int, default=8, help="members on each host (default: %(default)s)")
@@ -264,7 +254,6 @@ def show(what: str, seconds: float, more: str = "") -> None:
 
 
 def show_cost(members: Members, pid: int, seconds: float) -> None:
-    """Print the cost of the members' reports."""
     before, reports = cpu(pid), members.reports
     seconds = members.serve(timer(seconds))
     used, rate = (cpu(pid) - before) / seconds, (members.reports - reports) / seconds

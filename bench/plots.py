@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots of results. Needs matplotlib."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -7,15 +7,12 @@ made some steps, and waits until three others have committed a step that no proc
 before. The systems take turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import random
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,7 +27,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bench.cases import UsageError
+from bench.cases import UsageError, free_port, make_parser
 from bench.environments import interpreter
 
 DESCRIPTION = """\
@@ -61,8 +58,6 @@ RAY = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1", "RAY_USAGE_STATS_ENABLED": "0
 
 @dataclass
 class Hosts:
-    """The hosts of the processes, by rank: the beginning of a command, and the host's address."""
-
     name: str = "one host"
     enter: list[list[str]] = field(default_factory=lambda: [[]] * RANKS)
     addresses: list[str] = field(default_factory=lambda: ["127.0.0.1"] * RANKS)
@@ -77,8 +72,6 @@ class Commit:
 
 
 class Run:
-    """A job, as a context manager that ends it."""
-
     def __init__(self, system: str, hosts: Hosts) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench-recovery-"))
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -117,7 +110,7 @@ class Run:
             time.sleep(0.002)
         return commits
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> "Run":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,12 +123,6 @@ class Run:
         shutil.rmtree(self.folder)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
-
-
 def start_elastic(run: Run, hosts: Hosts) -> None:
     where = f"tcp://{hosts.addresses[0]}:{free_port()}"
     for rank in range(RANKS):
@@ -144,7 +131,6 @@ def start_elastic(run: Run, hosts: Hosts) -> None:
 
 
 def start_torchrun(run: Run, hosts: Hosts) -> None:
-    """Start one agent for each host."""
     first = {address: hosts.addresses.index(address) for address in hosts.addresses}
     port = free_port()
     for address, rank in first.items():
@@ -208,7 +194,6 @@ SYSTEMS = {
 
 
 def recover(system: str, hosts: Hosts) -> tuple[float, float]:
-    """Return the seconds from the kill to the next step, and those of a step before it."""
     with Run(system, hosts) as run:
 
         def all_have_begun(commits: list[Commit]) -> bool:
@@ -222,7 +207,6 @@ def recover(system: str, hosts: Hosts) -> tuple[float, float]:
         last = max(c.step for c in run.commits() if c.seconds <= killed)
 
         def beyond(commits: list[Commit]) -> dict[int, float]:
-            """Return when each process committed its first step after `last + 1`."""
             new: dict[int, float] = {}
             for commit in commits:
                 if commit.step > last + 1 and commit.pid != victim:
@@ -236,11 +220,7 @@ def recover(system: str, hosts: Hosts) -> tuple[float, float]:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench recovery",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("recovery", DESCRIPTION)
     add = parser.add_argument
     usual = "ddl_elastic,torchrun,torchft,torchft_ddl"
     more = "a list, also of ray and horovod (default: %(default)s)"
@@ -271,7 +251,6 @@ def open_hosts(several: bool) -> Iterator[Hosts]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the table and return the exit code."""
     arguments = parse(argv)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in arguments.systems}
     with open_hosts(arguments.hosts) as hosts:

@@ -9,8 +9,6 @@ A line of FOLDER/commits is "SECONDS PID STEP", by the system's monotonic clock.
 the process may continue with the next step and the new weights.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import socket
@@ -49,7 +47,6 @@ class Samples:
         return self.images[index], self.labels[index]
 
     def draw(self, step: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
-        """Return a rank's part of a step's batch."""
         chosen = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(step))
         part = chosen[:BATCH].chunk(ranks)[rank]
         return self.images[part], self.labels[part]

@@ -15,9 +15,6 @@ medians of the steps before:
     rest      the next step's shares, and everything else
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 import statistics
 import tempfile
@@ -30,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.cases import UsageError
+from bench.cases import UsageError, make_parser
 from bench.resize_phases import CLOSING, COPY, CREATION, HELLO, SUMS, VOTE, Span, install, read
 from ddl_elastic import Job
 
@@ -86,8 +83,6 @@ class Model(nn.Module):
 
 
 class Driver:
-    """A driver that requests these numbers of workers, one after the other."""
-
     def __init__(self, job: Job, sizes: Sequence[int]) -> None:
         self._job, self._sizes, self._next = job, list(sizes), 1
 
@@ -106,7 +101,6 @@ class Change:
 
 
 def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
-    """Return all changes of one job. Several workers that join at once are one change."""
     steps = (2 * rounds + 2) * SPACING
     with tempfile.TemporaryDirectory(prefix="bench-resize-") as folder:
         Clock.folder = Path(folder)
@@ -135,8 +129,6 @@ def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
 
 
 def measure(times: dict[int, float], spans: Sequence[Span], step: int, kind: str) -> Change:
-    """Return the change before this step. Pure."""
-
     def seconds(of: int, part: str) -> float:
         begin, end = times[of - 1], times[of]
         return sum(s.seconds for s in spans if s.name in PARTS[part] and begin < s.ended <= end)
@@ -154,7 +146,6 @@ def measure(times: dict[int, float], spans: Sequence[Span], step: int, kind: str
 
 
 def copy_seconds(megabytes: float) -> float:
-    """Return the median seconds of copying this much memory."""
     source = torch.ones(int(megabytes * 1e6 / 4))
     target, times = torch.empty_like(source), []
     for _ in range(11):
@@ -184,12 +175,7 @@ def rows(low: int, high: int, megabytes: float, rounds: int) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table. Return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench resize",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("resize", __doc__)
     parser.add_argument("--workers", default="2:4,4:8", help="low:high, ... (default: %(default)s)")
     parser.add_argument(
         "--megabytes", type=float, default=100.0, help="size of the state (default: 100)"

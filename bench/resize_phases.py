@@ -2,8 +2,6 @@
 """The time that a worker spends in each part of a change of its group. Wraps the parts before the
 workers are forked, so that each records when it began and ended."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -56,7 +54,6 @@ def install(folder: Callable[[], Path]) -> None:
 
 
 def read(folder: Path, process: int) -> list[Span]:
-    """Return the spans that a worker has recorded, in the order of their ends."""
     lines = [line.split() for line in _file(folder, process).read_text().splitlines()]
     return [Span(name, float(began), float(ended)) for name, began, ended in lines]
 

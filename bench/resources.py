@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of a rank and the start-up time, measured by resources.c."""
 
-from __future__ import annotations
-
 import subprocess
 
 from bench.cases import UsageError

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns, and their summary: one row for each candidate and state of the machine."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -58,7 +56,7 @@ class Row:
     iterations: int
     rounds: dict[int, float] = field(default_factory=dict)
 
-    def times_as_fast_as(self, other: Row) -> float | None:
+    def times_as_fast_as(self, other: "Row") -> float | None:
         """Return the other row's time over this one's: the median over the rounds that both have.
         The machine's speed changes within seconds, so the ratio of the overall medians is less
         reliable."""
@@ -88,23 +86,19 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
     def row(self, candidate: Candidate, state: str) -> Row | None:
-        """Return the row of this candidate in this state, or None."""
         for row in self.rows:
             if row.candidate == candidate and row.state == state:
                 return row
         return None
 
     def states(self) -> list[str]:
-        """Return the states that have rows."""
         return [s for s in STATES if any(r.state == s for r in self.rows)]
 
     def often(self) -> list[str]:
-        """Return the states with enough turns to be judged: a third of the most frequent one's."""
         turns = {s: max(r.turns for r in self.rows if r.state == s) for s in self.states()}
         return [s for s, n in turns.items() if 3 * n >= max(turns.values())]
 
     def against_others(self, own: Row, ours: Collection[str], way: str = "") -> float | None:
-        """Return the speed relative to the fastest library not in `ours`, called this way."""
         others = (
             own.times_as_fast_as(r)
             for r in self.rows
@@ -113,14 +107,12 @@ class Result:
         return min((o for o in others if o is not None), default=None)
 
     def of_limit(self, own: Row) -> float | None:
-        """Return the fraction of the limit that this row reaches."""
         if own.state in self.limits:
             return _quotient(self.limits[own.state], own.rounds)
         limit = self.limit.get(own.state)
         return limit / own.p50 if limit else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON: times in seconds, bandwidths in bytes per second."""
         rows = []
         for row in self.rows:
             shown = asdict(row)

@@ -2,8 +2,6 @@
 """The scheduler of turns: runs the libraries round by round, and records the machine's state
 between turns."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,11 +32,9 @@ class Effort:
     busy: bool = False
 
     def iterations(self, wall: float) -> int:
-        """Return the iterations that fill a turn, if one takes `wall` seconds in total."""
         return max(2, min(int(self.seconds / wall) + 1, ITERATIONS_MAX))
 
     def limit(self, candidates: int) -> float:
-        """Return the seconds after which dropped turns are no longer repeated."""
         return 5 + 4 * self.rounds * candidates * self.seconds
 
 
@@ -64,7 +60,7 @@ class Scheduler:
         }
         self.notes: list[str] = []
 
-    def __enter__(self) -> Scheduler:
+    def __enter__(self) -> "Scheduler":
         for workers in self.worker_groups.values():
             self.tick(f"starting {workers.library.name}")
             try:
@@ -80,7 +76,6 @@ class Scheduler:
             workers.end()
 
     def run(self, case: Case, candidates: Sequence[Candidate]) -> Result:
-        """Give every candidate that can run the case one turn in each round. Return the result."""
         turns: list[Turn] = []
         notes: list[str] = []
         with self._prepared(case, {c.library for c in candidates}, notes) as ready:
@@ -137,11 +132,7 @@ class Scheduler:
     def _prepared(self, case: Case, names: set[str], notes: list[str]) -> Iterator[set[str]]:
         """Allocate buffers for the case. Yield the names of the libraries that support it."""
         ready = set()
-        fields = {
-            "operation": case.operation,
-            "dtype": DTYPES[case.dtype],
-            "bytes": case.bytes,
-        }
+        fields = {"operation": case.operation, "dtype": DTYPES[case.dtype], "bytes": case.bytes}
         for name, workers in self.worker_groups.items():
             if name in names and workers.alive:
                 try:

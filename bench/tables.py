@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of results."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from tabulate import tabulate
@@ -85,7 +83,6 @@ def _rate(rate: float) -> str:
 
 
 def _ratio(result: Result, row: Row, ours: Collection[str]) -> str:
-    """Return the speed relative to the fastest other library called the same way."""
     if row.candidate.library not in ours:
         return ""
     way = "" if row.candidate.way == "named" else row.candidate.way

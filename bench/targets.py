@@ -2,8 +2,6 @@
 """`python -m bench targets`: measures libddl's performance targets, and shows which of them are
 met."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench import environments
-from bench.cases import Case, UsageError
+from bench.cases import Case, UsageError, make_parser
 from bench.goals import (
     FOUR,
     HUGE,
@@ -107,7 +105,6 @@ PARTS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     options = _parse(argv)
     machine = Machine(environments.cache_folder())
     parts = [p for p in PARTS if p.name in options.parts]
@@ -147,7 +144,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> str:
-    """Return the table of targets, and the number of targets that are met."""
     head = ["case", "cores", "measured", "target", "met"]
     rows = [[v.case, v.state, v.measured, v.target, "yes" if v.met else "NO"] for v in verdicts]
     table = tabulate(rows, head, "github", disable_numparse=True)
@@ -158,12 +154,10 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench targets",
-        description=DESCRIPTION,
-        epilog="Run nothing else on the machine. `python -m bench training` measures training.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = make_parser(
+        "targets",
+        DESCRIPTION,
+        "Run nothing else on the machine. `python -m bench training` measures training.",
     )
     add = parser.add_argument
     known = [part.name for part in PARTS]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's process groups and clocks on the CPU or on a GPU, for the programs of one rank."""
 
-from __future__ import annotations
-
 import torch
 
 
@@ -13,6 +11,5 @@ def backend_of_ddl(device: str) -> str:
 
 
 def synchronize() -> None:
-    """Wait for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

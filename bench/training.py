@@ -9,22 +9,20 @@ Every rank of PyTorch runs bench/training_pytorch.py with a Job as JSON. Rank 0 
 for each model to Job.result. The other frameworks are in OWN_PROCESSES.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from bench.cases import make_parser
+from bench.environments import run_ranks
 
 DESCRIPTION = """\
 Measure training steps per second by backend, and how much of the communication the computation
@@ -50,7 +48,6 @@ columns of the tables:
   alone             the row of steps without communication
 """
 
-ROOT = Path(__file__).resolve().parent.parent
 # The models by framework. "small" is for a quick test and not part of the default.
 FRAMEWORKS = {
     "pytorch": ("resnet50", "transformer", "small"),
@@ -72,7 +69,7 @@ class Job:
     rounds: int
     steps: int  # steps of each backend in each round
     device: str
-    result: str  # the path of the result file
+    result: str = ""  # the path of the result file
 
 
 @dataclass(frozen=True)
@@ -103,12 +100,7 @@ class Row:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench training",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("training", DESCRIPTION, EPILOG)
     names = partial(str.split, sep=",")
     add = parser.add_argument
     add("--framework", choices=FRAMEWORKS, default="pytorch", help="default: %(default)s")
@@ -137,7 +129,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print the tables and return the exit code."""
     arguments = parse(argv)
     if arguments.framework in OWN_PROCESSES:
         return int(importlib.import_module(OWN_PROCESSES[arguments.framework]).main(arguments))
@@ -159,25 +150,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(arguments: argparse.Namespace) -> list[Measured]:
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "result.json")
-        job = Job(
-            arguments.models,
-            arguments.backends,
-            arguments.rounds,
-            arguments.steps,
-            arguments.device,
-            str(result),
-        )
-        launcher = [sys.executable, "-m", "ddl_launch", "-n", str(arguments.ranks)]
-        program = [sys.executable, str(ROOT / f"bench/training_{arguments.framework}.py")]
-        command = [*launcher, *program, json.dumps(asdict(job))]
-        # Run in another folder than the repository, whose ddl_core would hide the installed
-        # package.
-        ended = subprocess.run(command, cwd=folder, check=False)
-        if ended.returncode:
-            sys.exit(ended.returncode)  # the ranks have printed the reason
-        return [Measured(**each) for each in json.loads(result.read_text())]
+    models, backends = arguments.models, arguments.backends
+    job = Job(models, backends, arguments.rounds, arguments.steps, arguments.device)
+    found = run_ranks(arguments.ranks, f"training_{arguments.framework}.py", job)
+    return [Measured(**each) for each in found]
 
 
 def machine_state() -> dict[str, Any]:

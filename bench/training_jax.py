@@ -8,8 +8,6 @@ own processes (bench/rank/jax_rank.py), which stay alive and take turns. The sec
 compiled all-reduce of ddl_jax with the bare call of ddl_core.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -24,8 +22,7 @@ from tabulate import tabulate
 
 from bench import training
 from bench.cases import show_bytes
-from bench.environments import ROOT
-from bench.libraries import Library, OneHost, Placement, ProcessSpec
+from bench.libraries import Library, OneHost
 from bench.training import ALONE, Measured
 from bench.worker_group import WorkerError, WorkerGroup
 
@@ -41,17 +38,6 @@ MOST = 2000  # the most steps in a turn
 ROUNDING = 1e-3  # largest relative difference between the backends' weights after the warm-up
 
 
-class BackendLibrary(Library):
-    """The ranks of one of BACKENDS, or of CALLS."""
-
-    def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
-        specs = super().process_specs(placement, control)
-        program = str(ROOT / "bench" / "rank" / "jax_rank.py")
-        for spec in specs:
-            spec.command = [str(self.python), program, self.kind, control]
-        return specs
-
-
 @dataclass
 class Timed:
     """The seconds of one operation on `bytes`. For a psum they are by backend, with the same
@@ -63,7 +49,6 @@ class Timed:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print the tables and return the exit code."""
     for name in arguments.backends:
         if name not in BACKENDS:
             print(
@@ -74,7 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     before = os.getloadavg()[0]
     python, placement = Path(sys.executable), OneHost(arguments.ranks)
     worker_groups = {
-        name: WorkerGroup(BackendLibrary(f"jax-{name}", name, python), placement)
+        name: WorkerGroup(Library(f"jax-{name}", name, python, program="jax_rank.py"), placement)
         for name in backends
     }
     try:
@@ -175,7 +160,6 @@ def called(workers: WorkerGroup, size: int, rounds: int) -> Timed:
 
 
 def turns(names: list[str], number: int) -> list[str]:
-    """Return all names, rotated by one from round to round."""
     first = number % len(names)
     return names[first:] + names[:first]
 
@@ -186,14 +170,12 @@ def release(backends: dict[str, WorkerGroup]) -> None:
 
 
 def run_steps(workers: WorkerGroup, program: str, steps: int) -> tuple[list[float], float]:
-    """Return the seconds of each step on the slowest rank, and of processor time for one step."""
     answers = workers.ask(do="run", program=program, steps=steps)
     seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
     return seconds, max(answer["processor"] for answer in answers)
 
 
 def pace(workers: WorkerGroup, program: str) -> int:
-    """Return the number of steps that fill a turn."""
     seconds, _ = run_steps(workers, program, 5)
     return max(3, min(int(TURN / statistics.median(seconds)), MOST))
 
@@ -253,7 +235,6 @@ def call_rows(each: Timed) -> list[list[str]]:
 
 
 def both(seconds: Sequence[float]) -> str:
-    """Format the median, and the fastest in brackets."""
     unit, scale = ("ms", 1e3) if statistics.median(seconds) > 2e-3 else ("us", 1e6)
     digits = 1 if unit == "ms" or min(seconds) < 1e-4 else 0
     median, fastest = scale * statistics.median(seconds), scale * min(seconds)

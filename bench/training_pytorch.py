@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of bench/training.py for PyTorch: DistributedDataParallel with each backend in turn."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys
@@ -40,8 +38,6 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Task:
-    """A model, and its loss for a constant batch."""
-
     model: nn.Module
     loss: Callable[[nn.Module], Tensor]
 
@@ -57,8 +53,7 @@ def transformer(width: int = 512, layers: int = 6) -> Task:
     text = torch.randint(BYTES, (PIECES, CONTEXT + 1))
     model = Transformer(width=width, layers=layers, context=CONTEXT)  # 19.2 M
     return Task(
-        model,
-        lambda model: cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()),
+        model, lambda model: cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
     )
 
 
@@ -131,7 +126,6 @@ def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
 
 
 def share(backend: str) -> None:
-    """Allocate in shared memory from now on, or not, as the backend requires."""
     shared_memory.ask(backend == SHARED)
     shared_memory.apply(_build.module())
 
@@ -177,7 +171,6 @@ def exchange_of(buckets: list[int], group: Any) -> Step:
 
 
 def bucket_sizes(model: DistributedDataParallel) -> list[int]:
-    """Return the bytes of each bucket, in the order of reduction."""
     sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     return [int(size) for size in sizes.split(",")]
 
@@ -187,7 +180,6 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def timed(step: Step, times: int) -> tuple[list[float], float]:
-    """Return the seconds of each step, and the processor time of one, after an untimed step."""
     step()
     synchronize()
     dist.barrier()

@@ -9,8 +9,6 @@ the cost of the group of gradients in a step compared with the bare group of ddl
 bytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -24,7 +22,6 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench import training
-from bench.environments import ROOT
 from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.training import Measured
 from bench.training_jax import run_steps, turns
@@ -38,14 +35,10 @@ LEAST = 8  # fewest steps in a turn of the gradients alone
 
 
 class BackendLibrary(Library):
-    """The ranks of one of BACKENDS."""
-
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
         specs = super().process_specs(placement, control)
-        program = str(ROOT / "bench" / "rank" / "tensorflow_rank.py")
         workers = [f"{placement.address(0)}:{port}" for port in free_ports(len(specs))]
         for rank, spec in enumerate(specs):
-            spec.command = [str(self.python), program, self.kind, control]
             task = {"type": "worker", "index": rank}
             spec.env["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
         return specs
@@ -66,7 +59,6 @@ class Group:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print the tables and return the exit code."""
     before = os.getloadavg()[0]
     placement, python = OneHost(arguments.ranks), Path(sys.executable)
     try:
@@ -74,7 +66,11 @@ def main(arguments: argparse.Namespace) -> int:
             backends = {}
             for name in BACKENDS if set(arguments.models) - {GRADIENTS} else BACKENDS[:1]:
                 backends[name] = WorkerGroup(
-                    BackendLibrary(f"tensorflow-{name}", name, python), placement, TIMEOUT
+                    BackendLibrary(
+                        f"tensorflow-{name}", name, python, program="tensorflow_rank.py"
+                    ),
+                    placement,
+                    TIMEOUT,
                 )
                 stack.callback(backends[name].end)
                 backends[name].start()

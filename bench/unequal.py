@@ -6,9 +6,6 @@ all train together, with shares by their measured speed. The ratio is the sample
 together, divided by the sum of the samples per second alone. Needs writable control groups.
 """
 
-from __future__ import annotations
-
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.cases import UsageError
+from bench.cases import UsageError, make_parser
 from bench.control_groups import enter, quotas
 from ddl_elastic import Job
 from ddl_elastic.worker import trainer
@@ -38,7 +35,6 @@ class Samples:
 
 
 def make_model() -> nn.Module:
-    """Return a model whose share takes about 10 ms."""
     layers = [nn.Linear(WIDTH, WIDTH // 4), nn.ReLU(), nn.Linear(WIDTH // 4, 2)]
     return nn.Sequential(*layers)
 
@@ -83,7 +79,6 @@ class Clock:
 
 
 def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
-    """Run a worker in each of the groups."""
     work = trainer.work
 
     def work_there(spec: Any, *arguments: Any) -> None:
@@ -113,12 +108,7 @@ def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table. Return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench unequal",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("unequal", __doc__)
     parser.add_argument(
         "--cores", default="0.6,0.6,0.3", help="cores of each worker (default: %(default)s)"
     )

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ranks of one library. They stay alive over the whole run, and sleep except in their turn."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -47,7 +45,6 @@ class WorkerGroup:
         self._log = logs / f"{library.name}.log"
 
     def start(self) -> None:
-        """Start the workers and wait until all have connected."""
         path = str(Path(self._folder.name) / "control")
         with socket.socket(socket.AF_UNIX) as listener, self._log.open("wb") as log:
             listener.bind(path)
@@ -130,7 +127,6 @@ class WorkerGroup:
         return WorkerError("\n  ".join([f"{self.library.name} {what}", *tail]))
 
     def end(self) -> None:
-        """Close the connections, and terminate workers that do not exit by themselves."""
         for stream in self._streams:
             with suppress(OSError):  # unsent data to a worker that died
                 stream.close()
@@ -149,6 +145,5 @@ class WorkerGroup:
 
 
 def _clean(env: Any) -> dict[str, str]:
-    """Return the environment without the variables of launchers and MPIs."""
     foreign = ("OMPI_", "PMI", "PRTE_", "I_MPI_", "HYDRA", "DDL_", "PYTHON", "VIRTUAL_ENV")
     return {k: v for k, v in env.items() if not k.startswith(foreign)}

@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +104,15 @@ def run(
 Run = Callable[..., Finished]
 
 
+def popen(
+    command: Sequence[object], *, cwd: Path, env: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[str]:
+    """Start a program as `run` does, with pipes for its text, for a test that ends it."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    words, clean = [str(part) for part in command], clean_environment(env)
+    return subprocess.Popen(words, cwd=cwd, env=clean, **{**pipes, **options})
+
+
 @pytest.fixture
 def ddlrun(tmp_path: Path) -> Run:
     """`ddlrun(size, program, *arguments, options=(), env=None, limit=60)` in an empty folder.
@@ -181,6 +192,12 @@ def mpirun_of() -> Callable[[str], Path]:
 def run_program() -> Run:
     """`run`, for tests outside of this file."""
     return run
+
+
+@pytest.fixture
+def run_here(tmp_path: Path) -> Run:
+    """`run` in an empty folder."""
+    return partial(run, cwd=tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ddl_core import Config, Endpoint
+import numpy as np
+
+from ddl_core import Config, Endpoint, add
 
 LIMIT = 30  # seconds for anything that should end by itself
 
@@ -25,3 +27,19 @@ def together(call: Callable[[int], Any], size: int) -> Any:
         return tuple(future.result(LIMIT) for future in [pool.submit(call, r) for r in range(size)])
     finally:
         pool.shutdown(wait=False)
+
+
+def operand(worker: int, count: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    """Numbers of a worker, of many magnitudes: the order of additions matters."""
+    random = np.random.default_rng(worker)
+    values = random.standard_normal(count) * 10.0 ** random.integers(-6, 7, count)
+    return values.astype(dtype)
+
+
+def tree(first: int, size: int, count: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    """The sum over the operands of these workers as ddl.h defines it."""
+    if size == 1:
+        return operand(first, count, dtype)
+    half = 1 << (size - 1).bit_length() - 1
+    left, right = tree(first, half, count, dtype), tree(first + half, size - half, count, dtype)
+    return add(np.empty_like(left), left, right)

@@ -2,8 +2,6 @@
 """The command loop of a rank: reads commands from the scheduler as lines of JSON, and answers
 each."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

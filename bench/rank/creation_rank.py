@@ -7,8 +7,6 @@ KIND is the backend of the default process group, ddl or gloo. SOCKET is the pat
 scheduler's Unix socket.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The buffers of one operation on one rank, rewritten before and checked after each iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +25,6 @@ def bits(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def itemsize(dtype: str) -> int:
-    """Return the bytes of one element."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
@@ -64,7 +61,6 @@ class Data:
         self.send, self.recv = self._buffers[empty, apart]
 
     def rewrite(self) -> None:
-        """Fill the send buffer with its values, and the receive buffer with wrong ones."""
         if not self.in_place:
             self.recv.fill(np.iinfo(self.recv.dtype).max)
         if self.operation == "broadcast" and self.rank:
@@ -73,7 +69,6 @@ class Data:
             _write(self.send, bits(self._values + self.rank, self.dtype))
 
     def check(self) -> None:
-        """Raise AssertionError unless the result is exact."""
         n, ranks = self.size, self.size * (self.size - 1) // 2
         own = self.rank * self.block
         if self.operation == "allreduce":

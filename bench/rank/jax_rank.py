@@ -7,8 +7,6 @@ BACKEND is "ddl" or "gloo" for jax's own collectives, or "calls" for ddl_jax's o
 the path of the scheduler's Unix socket. `Worker` and `Steps` have the commands.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -47,7 +45,6 @@ class Stock:
         self.mesh = jax.make_mesh((SIZE,), ("ranks",), axis_types=axes)
 
     def make(self, what: str, **options: Any) -> tuple[dict[str, Program], dict[str, Any]]:
-        """Return the programs by name, and facts about them. "alone" does not communicate."""
         return {"psum": self._psum, "transformer": self._transformer}[what](**options)
 
     def _psum(self, bytes: int) -> tuple[dict[str, Program], dict[str, Any]]:
@@ -108,7 +105,6 @@ class Stock:
         return jax.jit(mapped, donate_argnums=(0,) if donate else ())
 
     def _spread(self, rows: Any) -> Any:
-        """Return a global array of one row from each rank."""
         import jax
 
         spec = jax.sharding.PartitionSpec("ranks")
@@ -116,7 +112,6 @@ class Stock:
         return jax.make_array_from_process_local_data(sharding, rows)
 
     def _copies(self, array: Any) -> Any:
-        """Return a global array of every rank's copy, concatenated in the first dimension."""
         return self._spread(array.copy())
 
 
@@ -134,7 +129,6 @@ class Calls:
         self.version = f"jax {jax.__version__}"
 
     def make(self, what: str, bytes: int) -> tuple[dict[str, Program], dict[str, Any]]:
-        """Return the ways to all-reduce `bytes`; `what` is "allreduce"."""
         import jax
         import numpy as np
 
@@ -176,7 +170,6 @@ def _going_on(function: Any, state: Any, *arguments: Any) -> Program:
 
 
 def transformer() -> list[Any]:
-    """Return its weights: of embeddings, of positions, and of all layers."""
     import numpy as np
 
     random = np.random.default_rng(0)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls from C: the function `loop` of the shared library $BENCH_LOOP."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable

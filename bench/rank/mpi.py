@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of any MPI, through mpi4py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

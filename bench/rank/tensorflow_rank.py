@@ -8,8 +8,6 @@ BACKEND is "ddl" or "mirrored" (tf.distribute.MultiWorkerMirroredStrategy). SOCK
 the scheduler's Unix socket. `Worker` and `Steps` have the commands.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -206,8 +204,6 @@ def compiled(variables: Sequence[tf.Variable], barrier: Program, reduce: Any) ->
 
 
 def exchange(variables: Sequence[Any], reduce: Any, within: Any = lambda of: of()) -> Program:
-    """Return a program that reduces gradients which are all available at its start."""
-
     @tf.function(autograph=False)
     def step() -> Any:
         def reduced() -> Any:
@@ -247,10 +243,7 @@ def task(what: str) -> tuple[keras.Model, Any, tf.Tensor, tf.Tensor, Any]:
 
 def resnet50() -> tuple[keras.Model, int, tuple[int, ...]]:
     model = keras.applications.ResNet50(
-        weights=None,
-        input_shape=(PIXELS, PIXELS, 3),
-        classes=CLASSES,
-        classifier_activation=None,
+        weights=None, input_shape=(PIXELS, PIXELS, 3), classes=CLASSES, classifier_activation=None
     )
     return model, CLASSES, (IMAGES,)
 

@@ -7,8 +7,6 @@ KIND is the module of this folder that calls the library: ddl, gloo or mpi. SOCK
 the scheduler's Unix socket. `Worker` has the commands.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -22,7 +20,6 @@ _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 def pin() -> None:
-    """Pin this rank to a core, before the library starts its threads."""
     rank = next((int(os.environ[v]) for v in _RANK_VARIABLES if v in os.environ), 0)
     os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
 
@@ -86,7 +83,6 @@ class Worker:
 
 
 def main(kind: str, path: str) -> None:
-    """Join the library's ranks, then run the scheduler's commands."""
     if kind != "gloo":  # Gloo's thread and the caller's run faster on two cores
         pin()
     os.environ["OMP_NUM_THREADS"] = "1"

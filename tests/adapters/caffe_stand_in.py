@@ -5,8 +5,6 @@ A net of two InnerProduct layers that share one bias, with a ReLU in between and
 `make test-heritage` builds the real Caffe and tries the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

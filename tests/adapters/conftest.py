@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the adapters' tests share."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
@@ -43,19 +38,16 @@ def native_part(
 
 @pytest.fixture(scope="session")
 def torch_native(native_part: Callable[[str], list[Path]]) -> Path:
-    """That of ddl_torch."""
     return native_part("ddl_torch")[0]
 
 
 @pytest.fixture(scope="session")
 def jax_native(native_part: Callable[[str], list[Path]]) -> list[Path]:
-    """Those of ddl_jax."""
     return native_part("ddl_jax")
 
 
 @pytest.fixture(scope="session")
 def tensorflow_native(native_part: Callable[[str], list[Path]]) -> Path:
-    """That of ddl_tensorflow."""
     return native_part("ddl_tensorflow")[0]
 
 

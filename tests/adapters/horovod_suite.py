@@ -12,8 +12,6 @@ since its ranks may end it differently. The script fails if another test fails, 
 passes.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.abc
 import importlib.machinery
@@ -85,7 +83,6 @@ class HorovodFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def in_thread(target: Any, args: tuple[Any, ...] = (), daemon: bool = True) -> threading.Thread:
-    """Return a thread that has been started."""
     thread = threading.Thread(target=target, args=args, daemon=daemon)
     thread.start()
     return thread
@@ -150,12 +147,10 @@ class Outcomes:
     details: dict[str, str] = field(default_factory=dict)
 
     def record(self, name: str, outcome: str, detail: str) -> None:
-        """Record the outcome in one rank."""
         if self.of.get(name) != "failed":
             self.of[name], self.details[name] = outcome, detail
 
     def names(self, outcome: str) -> list[str]:
-        """Return the tests with this outcome."""
         return sorted(name for name, each in self.of.items() if each == outcome)
 
 

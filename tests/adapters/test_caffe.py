@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddl_caffe's solver, on a stand-in for pycaffe, and on Caffe where it is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 ON_CAFFE = Path(__file__).parent / "programs" / "caffe_solvers.py"
 PROGRAM = f"""
@@ -110,7 +105,6 @@ print("right")
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_solver(ddlrun: Run, size: int) -> None:
-    """Trains as one process does, in Caffe's loop and in its own; equal weights on all ranks."""
     ended = ddlrun(size, PROGRAM, limit=120).expect_success()
     assert all(ended.lines(rank) == ["right"] for rank in range(size))
 

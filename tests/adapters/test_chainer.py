@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddl_chainer's communicator, and what ChainerMN builds on it."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 PROGRAM = Path(__file__).parent / "programs" / "chainer_communicator.py"
 pytestmark = pytest.mark.skipif(

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """DDL_METRICS_PORT, dump_on_signal and the warning of misspelt variables, with every adapter."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 PROGRAM = Path(__file__).parent / "programs" / "env_switches.py"
 
@@ -29,14 +24,14 @@ def others(adapter: str, framework: str, **env: str) -> object:
         ("torch", {}),
         others("torch", "torch", DDL_TORCH_NATIVE="0"),
         others("ddl_torch", "torch"),
-        others("horovod_torch", "torch"),
-        others("tensorflow", "tensorflow"),
-        others("horovod_tensorflow", "tensorflow"),
-        others("horovod_keras", "tensorflow"),
-        others("keras", "tensorflow", KERAS_BACKEND="tensorflow"),
-        others("keras", "torch", KERAS_BACKEND="torch"),
-        others("keras", "jax", KERAS_BACKEND="jax"),
-        others("jax", "jax"),
+        others("ddl_horovod.torch", "torch"),
+        others("ddl_tensorflow", "tensorflow"),
+        others("ddl_horovod.tensorflow", "tensorflow"),
+        others("ddl_horovod.keras", "tensorflow"),
+        others("ddl_keras", "tensorflow", KERAS_BACKEND="tensorflow"),
+        others("ddl_keras", "torch", KERAS_BACKEND="torch"),
+        others("ddl_keras", "jax", KERAS_BACKEND="jax"),
+        others("ddl_jax", "jax"),
     ],
 )
 @pytest.mark.usefixtures("torch_native")

@@ -2,8 +2,6 @@
 """Horovod's API over libddl: what docs/horovod.md says of the names in Horovod's documentation,
 which horovod_names.txt lists. Their values: programs/horovod_*.py."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -12,15 +10,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_horovod.common import HorovodInternalError
 from ddl_horovod.executor import JOIN, Executor, MemberCall, Perform
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parent.parent / "docs" / "horovod.md"
@@ -65,14 +60,12 @@ print(json.dumps({name: names(module) for name, module in modules.items()}))
 
 
 def documented() -> set[tuple[str, str, str]]:
-    """Each module, name and arguments that Horovod's documentation has."""
     lines = (FOLDER / "horovod_names.txt").read_text().splitlines()[1:]
     names = [re.fullmatch(r"(\S+) ([\w.]+)(.*)", line) for line in lines]
     return {(each[1], each[2], each[3]) for each in names if each}
 
 
 def page() -> dict[tuple[str, str, str], str]:
-    """The state of each module, name and arguments in the page."""
     return {
         (module, name, arguments): state
         for name, arguments, modules, state in ROW.findall(PAGE.read_text())
@@ -97,10 +90,10 @@ def test_page_lists_what_horovod_documents() -> None:
 
 
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
-def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path) -> None:
+def test_modules_have_what_the_page_says(run_here: Run) -> None:
     """In a process of its own, since frameworks start threads."""
     command = [sys.executable, "-c", SIGNATURES, *MODULES]
-    ended = run_program(command, cwd=tmp_path, limit=120).expect_success()
+    ended = run_here(command, limit=120).expect_success()
     modules: dict[str, dict[str, list[str] | None]] = json.loads(ended.out)
     written = [
         f"{module} {name}" + ("" if arguments is None else f"({', '.join(arguments)})")
@@ -394,12 +387,12 @@ class TensorFlowTests(unittest.TestCase):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
-def test_suite_notices_failures_and_passes(run_program: Run, tmp_path: Path) -> None:
+def test_suite_notices_failures_and_passes(run_here: Run, tmp_path: Path) -> None:
     """In place of Horovod's own tests, which this repository does not have."""
     for name, text in SUITE.items():
         (tmp_path / name).write_text(text)
     command = [sys.executable, FOLDER / "horovod_suite.py", tmp_path]
-    ended = run_program(command, cwd=tmp_path, limit=600)
+    ended = run_here(command, limit=600)
     assert ended.code == 1
     lines = ended.out.splitlines()
     assert "FAILED test_torch.py test_unknown_failure" in lines

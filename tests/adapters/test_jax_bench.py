@@ -2,19 +2,14 @@
 """python -m bench training --framework jax measures jax's collectives and ddl_jax's operations. No
 test can tell whether they are fast."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)
@@ -58,7 +53,6 @@ def test_what_it_does_not_know(run_program: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("jax_native")
 def test_rank_that_cannot(run_program: Run, tmp_path: Path) -> None:
-    """What a rank says, and not what the others wait for."""
     env = {"BENCH_CACHE": str(tmp_path), "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     short = ["--backends", "ddl", "--models", "psum"]
     ended = run_program([*COMMAND, *short], cwd=ROOT, env=env, limit=120)

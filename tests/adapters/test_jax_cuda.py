@@ -2,19 +2,13 @@
 """Programs of JAX on NVIDIA GPUs: what they call, and what the handler does. The GPU and XLA's
 client for it are stand-ins."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from conftest import library_path
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run, library_path
 
 FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "programs" / "jax_cuda.py"
@@ -42,7 +36,6 @@ assert (jax.jit(jax.grad(total))(jnp.ones(4)) == 2).all()
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory: pytest.TempPathFactory, run_program: Run) -> Path:
-    """The stand-in for XLA."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler
     folder = tmp_path_factory.mktemp("frames")
@@ -67,10 +60,10 @@ def test_operations(ddlrun: Run, cuda_standin: Path, frames: Path, size: int) ->
 
 
 @pytest.mark.usefixtures("jax_native")
-def test_what_a_program_calls(run_program: Run, tmp_path: Path) -> None:
+def test_what_a_program_calls(run_here: Run) -> None:
     """On a GPU a broadcast has the array's memory as its result, and what is reduced to a root gets
     zeros for the others."""
-    ended = run_program([sys.executable, "-c", LOWERED], cwd=tmp_path, limit=120).expect_success()
+    ended = run_here([sys.executable, "-c", LOWERED], limit=120).expect_success()
     assert ended.out.splitlines() == [
         "cpu broadcast 1 False",
         "cpu reduce 1 False",

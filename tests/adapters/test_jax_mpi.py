@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library that jaxlib takes for an MPI, called as threads of XLA do while others end comms."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 if importlib.util.find_spec("jax") is None:  # an import takes seconds
     pytest.skip("there is no jax", allow_module_level=True)
@@ -84,7 +79,7 @@ print("done")
 
 
 @pytest.mark.parametrize("part", ["close while waiting", "wait after close", "free while waiting"])
-def test_wait(run_program: Run, jax_native: list[Path], tmp_path: Path, part: str) -> None:
+def test_wait(run_here: Run, jax_native: list[Path], part: str) -> None:
     library = next(path for path in jax_native if "mpi" in path.name)
     command = [sys.executable, "-c", PROGRAM, library, part]
-    assert run_program(command, cwd=tmp_path).expect_success().out == "done\n"
+    assert run_here(command).expect_success().out == "done\n"

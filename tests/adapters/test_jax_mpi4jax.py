@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """mpi4jax's functions over ddl_jax; see programs/jax_mpi4jax.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -2,19 +2,14 @@
 """ddl_jax on real processes: operations under every transformation, failures, how processes end.
 What is checked of operations is in programs/."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)
@@ -48,7 +43,6 @@ def built(jax_native: list[Path]) -> None:
 
 @pytest.fixture
 def ranks(unwatched: Run) -> Run:
-    """START and a program on processes that nobody watches."""
     return lambda size, text: unwatched(size, START + text)
 
 
@@ -101,8 +95,8 @@ print("told")
     assert survivor.expect_success().out == other.expect_success().out == "told\n"
 
 
-def test_operation_that_expires(ranks: Run) -> None:
-    text = """
+PROGRAMS_OF_RANKS = {  # by name and number of ranks
+    ("operation_that_expires", 2): """
 ddl.shutdown()
 ddl.init(timeout=2)
 if rank == 0:
@@ -112,15 +106,8 @@ else:
     while not os.path.exists("told"):
         time.sleep(0.1)
     refused("past its limit", lambda: (ddl.allreduce(jnp.ones(1)), ddl.barrier()))
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
-@pytest.mark.slow
-def test_shutdown_with_operations_under_way(ranks: Run) -> None:
-    """What ends soon ends well; what nobody else comes to is aborted."""
-    text = """
+""",
+    ("shutdown_with_operations_under_way", 2): """
 import threading
 results = {}
 def late(name):
@@ -148,8 +135,31 @@ for name, delay in (("soon", 0.7), ("never", 7)):
 if rank == 0:
     assert results["soon"] == 2, results
     assert "shut down with operations under way" in results["never"], results
-"""
-    for ended in ranks(2, text):
+""",
+    ("too_many_communicators", 1): """
+from ddl_core.errors import InvalidState
+made = 0
+try:
+    while made < 1000:
+        ddl.subset([0])
+        made += 1
+except InvalidState as error:
+    assert "cannot create another communicator" in str(error)
+assert 200 < made < 1000, made
+""",
+}
+QUICK = {"operation_that_expires", "too_many_communicators"}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(*case, marks=[] if case[0] in QUICK else pytest.mark.slow)
+        for case in PROGRAMS_OF_RANKS
+    ],
+)
+def test_each_rank_ends_well(ranks: Run, name: str, size: int) -> None:
+    for ended in ranks(size, PROGRAMS_OF_RANKS[name, size]):
         ended.expect_success()
 
 
@@ -169,8 +179,7 @@ print("ending")
         assert "Traceback" not in ended.err, ended.err
 
 
-def test_use_before_init(run_program: Run, tmp_path: Path) -> None:
-    """A program that outlives its world says so."""
+def test_use_before_init(run_here: Run, tmp_path: Path) -> None:
     text = """
 import jax, jax.numpy as jnp
 import ddl_jax as ddl
@@ -190,12 +199,11 @@ print("done")
 """
     program = tmp_path / "program.py"
     program.write_text(text)
-    ended = run_program([sys.executable, program], cwd=tmp_path, limit=120).expect_success()
+    ended = run_here([sys.executable, program], limit=120).expect_success()
     assert ended.out == "done\n"
 
 
-def test_several_devices_in_a_process(run_program: Run, tmp_path: Path) -> None:
-    """Refused where they would run operations at once; one of them is as good as any."""
+def test_several_devices_in_a_process(run_here: Run, tmp_path: Path) -> None:
     text = """
 import jax, jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -218,20 +226,4 @@ for jit in (jax.jit, ddl.jit):
     program = tmp_path / "program.py"
     program.write_text(text)
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    run_program([sys.executable, program], cwd=tmp_path, env=env, limit=120).expect_success()
-
-
-def test_too_many_communicators(ranks: Run) -> None:
-    text = """
-from ddl_core.errors import InvalidState
-made = 0
-try:
-    while made < 1000:
-        ddl.subset([0])
-        made += 1
-except InvalidState as error:
-    assert "cannot create another communicator" in str(error)
-assert 200 < made < 1000, made
-"""
-    for ended in ranks(1, text):
-        ended.expect_success()
+    run_here([sys.executable, program], env=env, limit=120).expect_success()

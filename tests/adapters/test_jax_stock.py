@@ -2,20 +2,15 @@
 """jax's own collectives over libddl, on real processes: what works is checked in programs/; here
 also what is refused, how failures are told, and programs that know nothing of it."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Mpi, Run
+from conftest import Mpi, Run
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)
@@ -56,7 +51,6 @@ def test_program_that_knows_nothing(ddlrun: Run, tmp_path: Path) -> None:
 
 
 def test_dead_rank(ddlrun: Run) -> None:
-    """It is an error that names it, on the others, and not the end of their processes."""
     text = f"""
 import ddl_jax
 ddl_jax.initialize(timeout=30)
@@ -76,7 +70,6 @@ os._exit(0)
 
 
 def test_rank_that_raises(unwatched: Run) -> None:
-    """It leaves, and the others do not wait for it."""
     text = f"""
 import ddl_jax
 ddl_jax.initialize(timeout=60)
@@ -119,17 +112,16 @@ else:
 
 
 @pytest.mark.slow
-def test_under_mpirun(run_program: Run, mpi: Mpi, tmp_path: Path) -> None:
+def test_under_mpirun(run_here: Run, mpi: Mpi, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(f"import ddl_jax\nddl_jax.initialize(timeout=60)\n{PLAIN}print(total)\n")
     command, env = mpi.command(2, program), mpi.environment
-    ended = run_program(command, cwd=tmp_path, env=env, limit=120).expect_success()
+    ended = run_here(command, env=env, limit=120).expect_success()
     assert "".join(ended.out.split()) == "3.03.0"  # two lines, whose ends may come together
 
 
 @pytest.mark.slow
 def test_shutdown_with_a_collective_under_way(ddlrun: Run) -> None:
-    """Nobody else comes to it: it is aborted, and what comes later is refused."""
     text = f"""
 import ddl_jax
 ddl_jax.initialize(timeout=60)
@@ -167,7 +159,6 @@ os._exit(0)
     [(2, "node1", "127.0.0.1"), (1, "node1", "node1"), (1, "fe80::1", "[fe80::1]")],
 )
 def test_coordinator(local: int, master: str, host: str) -> None:
-    """It is where the launcher says that rank 0 is, between hosts."""
     from ddl_jax.distributed import _coordinator
 
     comm = SimpleNamespace(rank=0, size=2, local_size=local, broadcast=lambda text: None)
@@ -175,7 +166,7 @@ def test_coordinator(local: int, master: str, host: str) -> None:
     assert name == host and 0 < int(port) < 65536
 
 
-def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:
+def test_refused_at_the_start(run_here: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     for text, env, said in (
         ("import jax, ddl_jax\nddl_jax.initialize()", {}, "jax is already imported"),
@@ -186,7 +177,7 @@ def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:
         ),
     ):
         program.write_text(text)
-        ended = run_program([sys.executable, program], cwd=tmp_path, env=env, limit=120)
+        ended = run_here([sys.executable, program], env=env, limit=120)
         assert ended.code == 1 and said in ended.err, ended.err
 
 

@@ -2,18 +2,13 @@
 """Training in JAX: the example through both interfaces, the documents' programs, and the
 helpers."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)
@@ -38,7 +33,6 @@ def test_digits(ddlrun: Run, style: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("text", SHOWN)
 def test_documents(ddlrun: Run, text: str) -> None:
-    """Each program that docs/jax.md shows runs on two ranks."""
     if "jax_cuda_visible_devices" in text:
         pytest.skip("needs a GPU for each rank")
     for name in re.findall(r"^(?:import|from) (\w+)", text, re.M):
@@ -118,15 +112,15 @@ print("done", flush=True)
     assert ddlrun(2, text, limit=120).expect_success().out.count("done") == 2
 
 
-def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
+def test_build_without_a_compiler(run_here: Run, tmp_path: Path) -> None:
     env = {"DDL_CACHE": str(tmp_path / "cache"), "CXX": "nothing++"}
     command = [sys.executable, "-m", "ddl_jax", "build"]
-    ended = run_program(command, cwd=tmp_path, env=env)
+    ended = run_here(command, env=env)
     assert ended.code == 1 and "CXX is 'nothing++', not found" in ended.err
     assert "Traceback" not in ended.err
 
 
-def test_info(run_program: Run, jax_native: list[Path], tmp_path: Path) -> None:
-    ended = run_program([sys.executable, "-m", "ddl_jax", "info"], cwd=tmp_path).expect_success()
+def test_info(run_here: Run, jax_native: list[Path]) -> None:
+    ended = run_here([sys.executable, "-m", "ddl_jax", "info"]).expect_success()
     for part in jax_native:
         assert f"{part}  built" in ended.out

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddl_keras on each backend of Keras, and the examples for Keras and TensorFlow."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Mpi, Run
+from conftest import Mpi, Run
 
 if importlib.util.find_spec("keras") is None:  # an import takes seconds
     pytest.skip("there is no keras", allow_module_level=True)
@@ -107,7 +102,6 @@ def test_ranks_unequal_at_start_end_equal(
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_communicators(ddlrun: Run, backend: str, size: int) -> None:
-    """Of PyTorch there are none, which is said."""
     env = {**QUIET, "KERAS_BACKEND": backend}
     ended = ddlrun(size, COMMUNICATORS, env=env, limit=240)
     if backend == "torch":
@@ -141,10 +135,10 @@ def test_examples(ddlrun: Run, program: list[str]) -> None:
     [("keras_digits.py", ["--jit", "--save", "model.keras"]), ("tf_custom_loop.py", [])],
 )
 def test_example_under_mpirun(
-    mpi: Mpi, run_program: Run, tmp_path: Path, program: str, more: list[str]
+    mpi: Mpi, run_here: Run, tmp_path: Path, program: str, more: list[str]
 ) -> None:
     command = mpi.command(2, EXAMPLES / program, "--epochs", "1", *more)
     env = {**mpi.environment, **QUIET, "KERAS_BACKEND": "tensorflow"}
-    ended = run_program(command, cwd=tmp_path, env=env, limit=180).expect_success()
+    ended = run_here(command, env=env, limit=180).expect_success()
     assert re.search(r"accuracy .* 2 processes", ended.out), ended.out
     assert (tmp_path / "model.keras").exists() == ("--save" in more)

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras's distribution API over libddl."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "keras_distribution.py"
 
@@ -72,7 +67,6 @@ def test_model_parallel_splits_a_kernel(ddlrun: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("jax_native")
 def test_document(ddlrun: Run) -> None:
-    """The program of docs/tensorflow.md runs on two ranks."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (shown,) = (block for block in blocks if "keras.distribution" in block)
     ddlrun(2, shown, limit=180).expect_success()

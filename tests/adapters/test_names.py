@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of the adapters, and the document that explains them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -14,7 +12,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def test_document_shows_the_example() -> None:
-    """Each piece of Python in docs/adapters.md is in the example as it is."""
     example = (ROOT / "examples" / "adapter_numpy.py").read_text()
     text = (ROOT / "docs" / "adapters.md").read_text()
     excerpts = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ordered sums take the tensors of every framework, without a copy of their own."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 # In a process of its own: JAX's backend would make every later fork of this one a warning.
 PROGRAM = """
@@ -38,9 +32,9 @@ MAKERS = {
 }
 
 
-def test_parts_and_results_of_frameworks(run_program: Run, tmp_path: Path) -> None:
+def test_parts_and_results_of_frameworks(run_here: Run) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("there is no torch")
     here = [make for name, make in MAKERS.items() if importlib.util.find_spec(name)]
     command = [sys.executable, "-c", PROGRAM, *here]
-    run_program(command, cwd=tmp_path, limit=120).expect_success()
+    run_here(command, limit=120).expect_success()

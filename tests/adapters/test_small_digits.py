@@ -5,19 +5,14 @@ Each framework has an environment of its own, which `make test-heritage` makes. 
 not installed are skipped.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import adapter_list
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Mpi, Run
+from conftest import Finished, Mpi, Run
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 FRAMEWORKS = {
@@ -31,14 +26,12 @@ LIMIT = 300
 
 @pytest.fixture(params=FRAMEWORKS)
 def example(request: pytest.FixtureRequest) -> Path:
-    """The example of a framework that is installed here."""
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"there is no {request.param}")
     return FRAMEWORKS[request.param]
 
 
 def accuracy(ended: Finished, size: int) -> float:
-    """The example itself has checked that all processes have equal weights."""
     (line,) = re.findall(r"accuracy .*", ended.expect_success().out)
     print(line)  # shown by pytest -rP
     found = re.fullmatch(r"accuracy ([\d.]+) %  (\d) process.*  weights [0-9a-f]{16}", line)
@@ -46,12 +39,12 @@ def accuracy(ended: Finished, size: int) -> float:
     return float(found[1])
 
 
-def test_digits(run_program: Run, ddlrun: Run, mpi: Mpi, example: Path, tmp_path: Path) -> None:
+def test_digits(run_here: Run, ddlrun: Run, mpi: Mpi, example: Path) -> None:
     command = [sys.executable, example]
-    alone = accuracy(run_program(command, cwd=tmp_path, env=ONE_THREAD, limit=LIMIT), 1)
+    alone = accuracy(run_here(command, env=ONE_THREAD, limit=LIMIT), 1)
     together = accuracy(ddlrun(2, example, env=ONE_THREAD, limit=LIMIT), 2)
     command = mpi.command(2, example)
     env = {**mpi.environment, **ONE_THREAD}
-    under_mpirun = accuracy(run_program(command, cwd=tmp_path, env=env, limit=LIMIT), 2)
+    under_mpirun = accuracy(run_here(command, env=env, limit=LIMIT), 2)
     assert min(alone, together, under_mpirun) >= 96
     assert max(abs(alone - together), abs(alone - under_mpirun)) <= 1.5

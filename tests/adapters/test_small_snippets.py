@@ -4,17 +4,12 @@
 Frameworks that are not installed are skipped; `make test-heritage` has them all.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
-from typing import TYPE_CHECKING
 
 import adapter_list
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 EQUAL = """
 import numpy

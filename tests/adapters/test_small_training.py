@@ -2,17 +2,12 @@
 """The optimizers of the smaller adapters: whatever a program calls to update, gradients are
 averaged. Frameworks that are not installed are skipped; `make test-heritage` has them all."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import adapter_list
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 START = """
 import numpy as np

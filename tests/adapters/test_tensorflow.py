@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddl_tensorflow: operations, gradients, graphs, and what is said when something is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import random
@@ -11,12 +9,9 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 if importlib.util.find_spec("tensorflow") is None:  # an import takes seconds
     pytest.skip("there is no tensorflow", allow_module_level=True)
@@ -26,76 +21,55 @@ PROGRAMS = Path(__file__).parent / "programs"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-# Some of the types and steps; `make test-tensorflow` runs all.
-SAMPLED = pytest.mark.parametrize(
-    "sample", [["sample"], pytest.param([], id="whole", marks=pytest.mark.slow)]
-)
-
-
 @pytest.fixture
 def no_compiler(tmp_path: Path) -> dict[str, str]:
-    """An environment in which there is none, and nothing was compiled before."""
     return {**QUIET, "CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path / "empty")}
 
 
-@SAMPLED
-def test_operations(ddlrun: Run, sample: list[str]) -> None:
-    program = PROGRAMS / "tensorflow_operations.py"
-    ended = ddlrun(2, program, *sample, env=QUIET, limit=240).expect_success()
-    for rank in range(2):
-        assert ended.lines(rank) == [
-            *("done eager", "done graph", "done jit"),
-            *("done gradients", "done"),
-        ]
+# What each program prints, and which of these parts needs a compiler.
+PARTS = {
+    "operations": (("eager", "graph", "jit", ""), "jit"),
+    "graphs": (("function", "graph", "loops", "threads", "helpers"), "graph"),
+    "tapes": (("eager", "graph", "jit", "second"), "jit"),
+    "communicators": (
+        ("eager", "graph", "jit", "members", "unequal", "both_at_once", "training", ""),
+        "jit",
+    ),
+}
 
 
-@SAMPLED
-def test_graphs(ddlrun: Run, sample: list[str]) -> None:
-    """Many operations in one graph, which each rank runs in an order of its own."""
-    program = PROGRAMS / "tensorflow_graphs.py"
-    ended = ddlrun(3, program, *sample, env=QUIET, limit=240).expect_success()
-    for rank in range(3):
-        assert ended.lines(rank) == [
-            f"done {what}" for what in ("function", "graph", "loops", "threads", "helpers")
-        ]
-
-
-@pytest.mark.slow
-def test_tapes(ddlrun: Run) -> None:
-    """Gradients of a function with the tape outside of it, and what only some ranks need."""
-    ended = ddlrun(2, PROGRAMS / "tensorflow_tapes.py", env=QUIET, limit=240).expect_success()
-    for rank in range(2):
-        assert ended.lines(rank) == [f"done {what}" for what in ("eager", "graph", "jit", "second")]
-
-
-PARTS = ("members", "unequal", "both_at_once", "training", "keras_models", "")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_communicators(ddlrun: Run, size: int) -> None:
-    """Of some of the ranks."""
-    program = PROGRAMS / "tensorflow_communicators.py"
-    ended = ddlrun(size, program, env=QUIET, limit=240).expect_success()
+@pytest.mark.parametrize(
+    ("program", "size", "word"),
+    [
+        ("operations", 2, "sample"),  # some of the types and steps
+        ("graphs", 3, "sample"),
+        ("tapes", 2, "whole"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                *(("operations", 2, "whole"), ("operations", 2, "interpreted")),
+                *(("graphs", 3, "whole"), ("graphs", 3, "interpreted")),
+                ("tapes", 3, "interpreted"),
+                *(("communicators", size, "whole") for size in (2, 3, 4)),
+                ("communicators", 3, "interpreted"),
+            )
+        ),
+    ],
+)
+def test_program(
+    ddlrun: Run, no_compiler: dict[str, str], program: str, size: int, word: str
+) -> None:
+    """interpreted: without a compiler, so without the part that needs one."""
+    parts, compiled = PARTS[program]
+    if word == "interpreted":
+        parts = tuple(part for part in parts if part != compiled)
+    env = no_compiler if word == "interpreted" else QUIET
+    file = PROGRAMS / f"tensorflow_{program}.py"
+    ended = ddlrun(size, file, word, env=env, limit=240).expect_success()
     for rank in range(size):
-        done = [f"done {part}".strip() for part in ("eager", "graph", "jit", *PARTS)]
-        assert ended.lines(rank) == done
-
-
-@pytest.mark.slow
-def test_communicators_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
-    program = PROGRAMS / "tensorflow_communicators.py"
-    ended = ddlrun(3, program, "interpreted", env=no_compiler, limit=240).expect_success()
-    for rank in range(3):
-        assert ended.lines(rank) == [f"done {part}".strip() for part in ("eager", "graph", *PARTS)]
-
-
-@pytest.mark.slow
-def test_tapes_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
-    program = PROGRAMS / "tensorflow_tapes.py"
-    ended = ddlrun(3, program, "interpreted", env=no_compiler, limit=240).expect_success()
-    for rank in range(3):
-        assert ended.lines(rank) == [f"done {what}" for what in ("eager", "graph", "second")]
+        assert ended.lines(rank) == [f"done {part}".strip() for part in parts]
+    said = "RuntimeWarning: no C++ compiler was found (CXX is 'no-such-compiler'"
+    assert (said in ended.err) == (word == "interpreted")
 
 
 MANY_GRADIENTS = """
@@ -119,25 +93,6 @@ ddl.shutdown()
 def test_many_gradients_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
     """More than TensorFlow has threads, in a function that nothing puts in an order."""
     ddlrun(2, MANY_GRADIENTS, env=no_compiler, limit=120).expect_success()
-
-
-@pytest.mark.slow
-def test_operations_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
-    program = PROGRAMS / "tensorflow_operations.py"
-    ended = ddlrun(2, program, "interpreted", env=no_compiler, limit=240).expect_success()
-    for rank in range(2):
-        assert ended.lines(rank) == ["done eager", "done graph", "done gradients", "done"]
-    assert "RuntimeWarning: no C++ compiler was found (CXX is 'no-such-compiler'" in ended.err
-
-
-@pytest.mark.slow
-def test_graphs_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
-    program = PROGRAMS / "tensorflow_graphs.py"
-    ended = ddlrun(3, program, "interpreted", env=no_compiler, limit=240).expect_success()
-    for rank in range(3):
-        assert ended.lines(rank) == [
-            f"done {what}" for what in ("function", "loops", "threads", "helpers")
-        ]
 
 
 FAILURES = """
@@ -277,7 +232,7 @@ def quiet_port() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["graph", "eager", "jit", "interpreted"])
-def test_failures(run_program: Run, tmp_path: Path, no_compiler: dict[str, str], mode: str) -> None:
+def test_failures(run_here: Run, tmp_path: Path, no_compiler: dict[str, str], mode: str) -> None:
     """On two ranks that nobody watches, so that each ends as it likes."""
     program = tmp_path / "program.py"
     parts = FAILURES.split("\n#### ")
@@ -294,7 +249,7 @@ def test_failures(run_program: Run, tmp_path: Path, no_compiler: dict[str, str],
     def start_rank(rank: int) -> Finished:
         env = {**common, "DDL_RANK": str(rank)}
         command = [sys.executable, program, mode]
-        ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=180)
+        ended: Finished = run_here(command, env=env, limit=180)
         return ended
 
     with ThreadPoolExecutor(2) as pool:
@@ -331,7 +286,7 @@ except BuildError as error:
 
 
 @pytest.mark.slow
-def test_info(run_program: Run, tensorflow_native: Path, tmp_path: Path) -> None:
+def test_info(run_here: Run, tensorflow_native: Path) -> None:
     command = [sys.executable, "-m", "ddl_tensorflow", "info"]
-    ended = run_program(command, cwd=tmp_path, env=QUIET).expect_success()
+    ended = run_here(command, env=QUIET).expect_success()
     assert f"{tensorflow_native}  built" in ended.out

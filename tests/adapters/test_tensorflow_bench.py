@@ -2,18 +2,13 @@
 """python -m bench training --framework tensorflow measures ddl_tensorflow beside TensorFlow's own
 strategy. Whether it is faster, no test can tell."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 if importlib.util.find_spec("tensorflow") is None:  # an import takes seconds
     pytest.skip("there is no tensorflow", allow_module_level=True)

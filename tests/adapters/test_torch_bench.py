@@ -2,17 +2,12 @@
 """python -m bench training measures DistributedDataParallel beside Gloo. Whether that is faster, no
 test can tell."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SLOW = pytest.mark.slow

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Building the native part at first use, and being found by PyTorch."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 
 def write(folder: Path, text: str) -> Path:
@@ -48,9 +43,8 @@ assert tensor.item() == 3
 
 @pytest.mark.parametrize("backend", ["ddl", "gloo"])
 def test_loading_goes_on_while_a_rank_waits_for_another(
-    backend: str, run_program: Run, torch_native: Path, tmp_path: Path
+    backend: str, run_here: Run, torch_native: Path, tmp_path: Path
 ) -> None:
-    """The other one never comes."""
     program = f"""
 import os, threading, time
 from datetime import timedelta
@@ -72,13 +66,12 @@ print(_build._module is not None, flush=True)
 os._exit(0)
 """
     command = [sys.executable, write(tmp_path, program)]
-    ended = run_program(command, cwd=tmp_path, limit=60).expect_success()
+    ended = run_here(command, limit=60).expect_success()
     assert ended.out == f"{backend == 'ddl'}\n"
 
 
 @pytest.mark.slow
 def test_nothing_is_compiled_where_python_is_asked_for(ddlrun: Run, tmp_path: Path) -> None:
-    """Also not by the thread that loads during the rendezvous."""
     text = """
 import time
 import torch, torch.distributed as dist
@@ -94,26 +87,26 @@ time.sleep(1)
     assert not cache.exists() and "building" not in ended.err
 
 
-def test_info(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
-    ended = run_program([sys.executable, "-m", "ddl_torch", "info"], cwd=tmp_path)
+def test_info(run_here: Run, torch_native: Path) -> None:
+    ended = run_here([sys.executable, "-m", "ddl_torch", "info"])
     assert f"{torch_native}  built" in ended.expect_success().out
 
 
-def test_second_build_does_nothing(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
-    ended = run_program([sys.executable, "-m", "ddl_torch", "build"], cwd=tmp_path)
+def test_second_build_does_nothing(run_here: Run, torch_native: Path) -> None:
+    ended = run_here([sys.executable, "-m", "ddl_torch", "build"])
     assert (ended.expect_success().out, ended.err) == (f"{torch_native}\n", "")
 
 
-def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
+def test_build_without_a_compiler(run_here: Run, tmp_path: Path) -> None:
     env = {"DDL_CACHE": str(tmp_path / "cache"), "PATH": str(tmp_path), "CXX": ""}
     said = (
         "no C++ compiler was found (tried c++, g++, clang++); install one (Debian: apt install g++)"
     )
     command = [sys.executable, "-m", "ddl_torch", "build"]
-    ended = run_program(command, cwd=tmp_path, env=env)
+    ended = run_here(command, env=env)
     assert ended.code == 1
     assert ended.err.endswith(f"ddl_torch: {said}\n") and "Traceback" not in ended.err
-    ended = run_program(command, cwd=tmp_path, env={**env, "CXX": "nothing++"})
+    ended = run_here(command, env={**env, "CXX": "nothing++"})
     assert "CXX is 'nothing++', not found" in ended.err
 
 
@@ -127,12 +120,7 @@ SAID = "RuntimeWarning: the backend ddl has no native part, so it is slower: no 
         *(
             pytest.param(program, "OFF", marks=pytest.mark.slow)
             for program in (
-                "collectives",
-                "messages",
-                "refusals",
-                "functional",
-                "gradients",
-                "operations",
+                *("collectives", "messages", "refusals", "functional", "gradients", "operations"),
             )
         ),
         *(
@@ -142,7 +130,6 @@ SAID = "RuntimeWarning: the backend ddl has no native part, so it is slower: no 
     ],
 )
 def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str) -> None:
-    """Without a compiler the same programs give the same results, after a warning."""
     env = {**IN_PYTHON, "DDL_CACHE": str(tmp_path / "cache"), "TORCH_DISTRIBUTED_DEBUG": debug}
     file = Path(__file__).parent / "programs" / f"torch_{program}.py"
     ended = ddlrun(3, file, env=env, limit=180).expect_success()
@@ -151,7 +138,6 @@ def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str
 
 @pytest.mark.slow
 def test_nothing_but_the_error(ddlrun: Run) -> None:
-    """The group outlives the modules of ddl_core when an error ends the program."""
     text = """
 import torch.distributed as dist
 dist.init_process_group("ddl")
@@ -164,14 +150,9 @@ raise SystemError("wanted")
 
 @pytest.mark.slow
 def test_fallback_features(ddlrun: Run, tmp_path: Path) -> None:
-    """What is compiled around a group in Python, and what is built on it."""
-    env = {
-        **IN_PYTHON,
-        "DDL_CACHE": str(tmp_path / "cache"),
-        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
-    }
+    env = {**IN_PYTHON, "DDL_CACHE": str(tmp_path / "cache"), "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     file = Path(__file__).parent / "programs" / "torch_features.py"
-    names = ["functional", "compiled", "hooks", "fsdp2", "dtensor", "zero1"]
+    names = ["compiled", "fsdp2", "dtensor", "zero1"]
     ended = ddlrun(2, file, *names, env=env, limit=180).expect_success()
     assert [ended.out.count(f"done {name}") for name in names] == [2] * len(names)
     assert ended.err.count(SAID) == 2
@@ -179,8 +160,6 @@ def test_fallback_features(ddlrun: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_broken_compiler(ddlrun: Run, tmp_path: Path) -> None:
-    """All ranks say so and go on in Python, and nothing is left behind that a later attempt would
-    trip over."""
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\necho 'the disk is on fire'\nsleep 1\nexit 3\n")
     compiler.chmod(0o755)
@@ -203,15 +182,14 @@ print(tensor.item(), flush=True)
 
 
 @pytest.mark.slow
-def test_cache_that_cannot_be_written(run_program: Run, tmp_path: Path) -> None:
+def test_cache_that_cannot_be_written(run_here: Run) -> None:
     env = {"DDL_CACHE": "/proc/nowhere"}
-    ended = run_program([sys.executable, "-m", "ddl_torch", "build"], cwd=tmp_path, env=env)
+    ended = run_here([sys.executable, "-m", "ddl_torch", "build"], env=env)
     assert ended.code == 1
     assert "set DDL_CACHE to a writable folder" in ended.err
 
 
-def test_import_torch_is_not_burdened(run_program: Run, tmp_path: Path) -> None:
-    """It finds the backend, but neither loads nor builds anything."""
+def test_import_torch_is_not_burdened(run_here: Run, tmp_path: Path) -> None:
     text = """
 import sys
 import torch
@@ -219,11 +197,11 @@ assert "ddl" in torch.distributed.Backend.backend_list
 assert not {"ddl_core", "ddl_torch._build", "_ddl_torch"} & sys.modules.keys()
 """
     env = {"DDL_CACHE": str(tmp_path / "cache")}
-    run_program([sys.executable, write(tmp_path, text)], cwd=tmp_path, env=env).expect_success()
+    run_here([sys.executable, write(tmp_path, text)], env=env).expect_success()
     assert not (tmp_path / "cache").exists()
 
 
-def test_import_torch_survives_an_adapter_that_fails(run_program: Run, tmp_path: Path) -> None:
+def test_import_torch_survives_an_adapter_that_fails(run_here: Run, tmp_path: Path) -> None:
     text = """
 import torch
 import torch.distributed as dist
@@ -234,11 +212,11 @@ dist.Backend.register_backend = fail
 del dist.Backend.DDL
 _autoload.register()
 """
-    ended = run_program([sys.executable, write(tmp_path, text)], cwd=tmp_path).expect_success()
+    ended = run_here([sys.executable, write(tmp_path, text)]).expect_success()
     assert "no backend today" in ended.err
 
 
-def test_without_autoload(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
+def test_without_autoload(run_here: Run, torch_native: Path, tmp_path: Path) -> None:
     text = """
 import torch
 assert "ddl" not in torch.distributed.Backend.backend_list
@@ -248,4 +226,4 @@ assert ddl.allreduce(torch.ones(2)).tolist() == [1, 1]
 ddl.shutdown()
 """
     env = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    run_program([sys.executable, write(tmp_path, text)], cwd=tmp_path, env=env).expect_success()
+    run_here([sys.executable, write(tmp_path, text)], env=env).expect_success()

@@ -3,19 +3,13 @@
 pass through host memory. The GPU, and the device "cuda" in a build of PyTorch for CPUs, are
 stand-ins."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from conftest import library_path
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run, library_path
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
@@ -81,16 +75,12 @@ def test_own_functions(ddlrun: Run, extension: Path, env: dict[str, str]) -> Non
 
 
 @pytest.mark.slow
-def test_an_elastic_job(
-    run_program: Run, tmp_path: Path, extension: Path, env: dict[str, str]
-) -> None:
-    """The state is the same whether a worker is killed or not."""
-
+def test_an_elastic_job(run_here: Run, extension: Path, env: dict[str, str]) -> None:
     def run(workers: int, struck: int) -> Finished:
         # The device has to be there before PyTorch, which the workers else begin with.
         ddl = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--preload", "json"]
         program = [ELASTIC, extension, "cuda", str(struck)]
-        ended = run_program([*ddl, "-n", str(workers), *program], cwd=tmp_path, env=env, limit=240)
+        ended = run_here([*ddl, "-n", str(workers), *program], env=env, limit=240)
         return ended.expect_success()
 
     alone, others = run(1, -1), run(2, 1)

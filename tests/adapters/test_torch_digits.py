@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example trains a real network: alone, on two processes, and under mpirun."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Mpi, Run
+from conftest import Finished, Mpi, Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
@@ -62,7 +57,6 @@ def compare(trained: Trained, alone: Trained) -> None:
 
 
 def test_two_processes(ddlrun: Run, train_digits: Path, alone: Trained, tmp_path: Path) -> None:
-    """They end with equal weights, which the example checks itself, and train like one process."""
     ended = ddlrun(2, train_digits, "--epochs", str(EPOCHS), "--loss-log", "log", limit=180)
     compare(outcome(ended, tmp_path / "log"), alone)
     assert len(ended.lines(0)) == 1 and ended.lines(1) == []
@@ -71,11 +65,11 @@ def test_two_processes(ddlrun: Run, train_digits: Path, alone: Trained, tmp_path
 
 @pytest.mark.slow  # test_own_names_under_mpirun starts likewise
 def test_mpirun(
-    mpi: Mpi, run_program: Run, train_digits: Path, alone: Trained, tmp_path: Path
+    mpi: Mpi, run_here: Run, train_digits: Path, alone: Trained, tmp_path: Path
 ) -> None:
     command = mpi.command(2, train_digits, "--epochs", str(EPOCHS), "--loss-log", "log")
     env = {**mpi.environment, **ONE_THREAD}
-    ended = run_program(command, cwd=tmp_path, env=env, limit=180)
+    ended = run_here(command, env=env, limit=180)
     compare(outcome(ended, tmp_path / "log"), alone)
 
 
@@ -115,9 +109,7 @@ def test_batch_that_cannot_be_shared(ddlrun: Run, train_digits: Path) -> None:
         ("--epochs", "0", "'0' is not a positive integer"),
     ],
 )
-def test_bad_options(
-    run_program: Run, train_digits: Path, tmp_path: Path, option: str, value: str, said: str
-) -> None:
-    ended = run_program([sys.executable, train_digits, option, value], cwd=tmp_path, limit=120)
+def test_bad_options(run_here: Run, train_digits: Path, option: str, value: str, said: str) -> None:
+    ended = run_here([sys.executable, train_digits, option, value], limit=120)
     assert ended.code != 0
     assert said in ended.err and "Traceback" not in ended.err

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the backend "ddl" says when something is wrong, and how processes end."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -41,12 +36,11 @@ Dead = dist.DistBackendError
 
 @pytest.fixture
 def ranks(unwatched: Run) -> Run:
-    """`ranks(size, text)`: START and a program on processes that nobody watches."""
     return lambda size, text: unwatched(size, START + text, 60, torchrun=True)
 
 
-def test_arguments(ranks: Run) -> None:
-    text = """
+PROGRAMS_OF_RANKS = {  # by name and number of ranks
+    ("arguments", 2): """
 ones, ops = torch.ones(2), dist.ReduceOp
 gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -103,13 +97,8 @@ refused(Dead, "coalescing has not been started", backend._end_coalescing)
 dist.all_reduce(ones)  # nothing of this has hurt the group
 assert ones.tolist() == [2, 2]
 dist.destroy_process_group()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
-def test_mismatch(ranks: Run) -> None:
-    text = """
+""",
+    ("mismatch", 2): """
 tensor = torch.ones(2 + rank)
 said = "called all-reduce(f32, 3, sum)"
 if rank == 0:
@@ -123,8 +112,128 @@ else:
     refused(RuntimeError, said, work.get_future().then(lambda f: f.value()).wait)
 refused(Dead, said, dist.barrier)
 dist.destroy_process_group()
-"""
-    for ended in ranks(2, text):
+""",
+    ("operation_that_expires", 2): """
+store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
+dist.destroy_process_group()
+short = timedelta(seconds=2)
+dist.init_process_group("ddl", store=store, rank=rank, world_size=size, timeout=short)
+if rank == 0:
+    assert refused(Dead, "past its limit", dist.all_reduce, torch.ones(1)) < 10
+else:
+    time.sleep(4)
+    refused(Dead, "past its limit", lambda: (dist.all_reduce(torch.ones(1)), dist.barrier()))
+""",
+    ("abort", 2): """
+if rank == 1:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend._start_coalescing()
+    collected = backend.allreduce([torch.ones(1)])
+    time.sleep(0.3)
+    backend.abort()
+    refused(Dead, "abort of the process group on rank 1", backend._end_coalescing)
+    dist.distributed_c10d._abort_process_group()
+    del backend
+    del collected  # hung: its calls were destroyed after the comm
+else:
+    refused(Dead, "abort of the process group on rank 1", dist.all_reduce, torch.ones(1))
+    dist.destroy_process_group()
+""",
+    ("monitored_barrier", 3): """
+# It names who is missing, and leaves the group as it was. Late ranks hear of the verdict.
+for wait in (False, True):
+    dist.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=wait)
+if rank == 0:
+    said = "[Rank 0]: Rank 0 timed out in monitoredBarrier after 500 ms: Ranks 1, 2 failed to pass"
+    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.5), True)
+    said = "Rank 1 failed to pass monitoredBarrier in 100 ms"
+    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.1))
+else:
+    time.sleep(2)
+    said = f"Rank {rank} successfully reached monitoredBarrier, but received errors"
+    refused(Dead, said, dist.monitored_barrier)
+    refused(Dead, said, dist.monitored_barrier)
+dist.monitored_barrier()
+half = dist.new_group([0, 1], backend="ddl")
+if rank == 0:
+    refused(Dead, "Rank 1 failed", dist.monitored_barrier, half, timedelta(seconds=0.1))
+dist.barrier()
+others = dist.new_group([0, 2], backend="gloo")
+dist.monitored_barrier(others)  # as before
+
+# A group made anew over the same store knows nothing of that.
+store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
+dist.destroy_process_group()
+for _ in range(2):
+    dist.init_process_group("cpu:ddl", store=store, rank=rank, world_size=size)
+    dist.monitored_barrier()
+    if rank == 0:
+        refused(Dead, "Rank 1 failed", dist.monitored_barrier, None, timedelta(seconds=0.1))
+    dist.barrier()
+    dist.destroy_process_group()
+""",
+    ("timeout_of_the_group", 2): """
+group = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
+second = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
+group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
+assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=1)
+assert group._get_backend(torch.device("cpu")).options.global_ranks_in_group == [0, 1]
+options = dist.BarrierOptions()
+options.timeout = timedelta(seconds=1)
+if rank == 0:
+    assert 0.9 < refused(Dead, "the timeout passed: ", dist.barrier, group) < 8
+    assert 0.9 < refused(Dead, "the timeout passed: ", lambda: second.barrier(options).wait()) < 8
+dist.barrier()
+""",
+    ("groups_of_the_default_group_need_no_store", 3): """
+store = dist.distributed_c10d._get_default_store()
+dist.barrier()
+keys = store.num_keys()
+dist.barrier()
+for members in [[0, 1, 2], [0, 2], [1], [0, 2], [0, 1, 2]]:
+    group = dist.new_group(members)
+    if rank in members:
+        ones = torch.ones(1)
+        dist.all_reduce(ones, group=group)
+        assert ones.item() == len(members), members
+        assert dist.get_group_rank(group, rank) == members.index(rank)
+dist.barrier()
+assert store.num_keys() == keys, (store.num_keys(), keys)
+""",
+    ("ctrl_c", 2): """
+import threading
+if rank == 0:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert refused(KeyboardInterrupt, "", work.wait) < 5
+    assert not work.is_completed()
+    dist.barrier()
+else:
+    time.sleep(3)
+    dist.all_reduce(torch.ones(1))
+    dist.barrier()
+""",
+    ("data_loader_workers", 2): """
+from torch.utils.data import DataLoader
+for _ in range(2):
+    for batch in DataLoader(torch.arange(40.0), batch_size=4, num_workers=2):
+        dist.all_reduce(batch)
+dist.destroy_process_group()
+""",
+}
+QUICK = {"arguments", "ctrl_c", "mismatch"}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(*case, marks=[] if case[0] in QUICK else pytest.mark.slow)
+        for case in PROGRAMS_OF_RANKS
+    ],
+)
+def test_each_rank_ends_well(ranks: Run, name: str, size: int) -> None:
+    for ended in ranks(size, PROGRAMS_OF_RANKS[name, size]):
         ended.expect_success()
 
 
@@ -170,103 +279,6 @@ print("told")
     assert survivor.expect_success().out == other.expect_success().out == "told\n"
 
 
-@pytest.mark.slow
-def test_operation_that_expires(ranks: Run) -> None:
-    text = """
-store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
-dist.destroy_process_group()
-short = timedelta(seconds=2)
-dist.init_process_group("ddl", store=store, rank=rank, world_size=size, timeout=short)
-if rank == 0:
-    assert refused(Dead, "past its limit", dist.all_reduce, torch.ones(1)) < 10
-else:
-    time.sleep(4)
-    refused(Dead, "past its limit", lambda: (dist.all_reduce(torch.ones(1)), dist.barrier()))
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
-@pytest.mark.slow
-def test_abort(ranks: Run) -> None:
-    text = """
-if rank == 1:
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    backend._start_coalescing()
-    collected = backend.allreduce([torch.ones(1)])
-    time.sleep(0.3)
-    backend.abort()
-    refused(Dead, "abort of the process group on rank 1", backend._end_coalescing)
-    dist.distributed_c10d._abort_process_group()
-    del backend
-    del collected  # hung: its calls were destroyed after the comm
-else:
-    refused(Dead, "abort of the process group on rank 1", dist.all_reduce, torch.ones(1))
-    dist.destroy_process_group()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
-@pytest.mark.slow
-def test_monitored_barrier(ranks: Run) -> None:
-    """It names who is missing, and leaves the group as it was. Late ranks hear of the verdict."""
-    text = """
-for wait in (False, True):
-    dist.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=wait)
-if rank == 0:
-    said = "[Rank 0]: Rank 0 timed out in monitoredBarrier after 500 ms: Ranks 1, 2 failed to pass"
-    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.5), True)
-    said = "Rank 1 failed to pass monitoredBarrier in 100 ms"
-    refused(Dead, said, dist.monitored_barrier, None, timedelta(seconds=0.1))
-else:
-    time.sleep(2)
-    said = f"Rank {rank} successfully reached monitoredBarrier, but received errors"
-    refused(Dead, said, dist.monitored_barrier)
-    refused(Dead, said, dist.monitored_barrier)
-dist.monitored_barrier()
-half = dist.new_group([0, 1], backend="ddl")
-if rank == 0:
-    refused(Dead, "Rank 1 failed", dist.monitored_barrier, half, timedelta(seconds=0.1))
-dist.barrier()
-others = dist.new_group([0, 2], backend="gloo")
-dist.monitored_barrier(others)  # as before
-
-# A group made anew over the same store knows nothing of that.
-store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
-dist.destroy_process_group()
-for _ in range(2):
-    dist.init_process_group("cpu:ddl", store=store, rank=rank, world_size=size)
-    dist.monitored_barrier()
-    if rank == 0:
-        refused(Dead, "Rank 1 failed", dist.monitored_barrier, None, timedelta(seconds=0.1))
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-    for ended in ranks(3, text):
-        ended.expect_success()
-
-
-@pytest.mark.slow
-def test_timeout_of_the_group(ranks: Run) -> None:
-    """It may be changed, and a barrier may have its own."""
-    text = """
-group = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
-second = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
-group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
-assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=1)
-assert group._get_backend(torch.device("cpu")).options.global_ranks_in_group == [0, 1]
-options = dist.BarrierOptions()
-options.timeout = timedelta(seconds=1)
-if rank == 0:
-    assert 0.9 < refused(Dead, "the timeout passed: ", dist.barrier, group) < 8
-    assert 0.9 < refused(Dead, "the timeout passed: ", lambda: second.barrier(options).wait()) < 8
-dist.barrier()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
 SET_TIMEOUT = """
 import time, warnings
 from datetime import timedelta
@@ -303,12 +315,8 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "env",
-    [{}, {"CXX": "nothing++", "DDL_CACHE": "nowhere"}],
-)
+@pytest.mark.parametrize("env", [{}, {"CXX": "nothing++", "DDL_CACHE": "nowhere"}])
 def test_set_pg_timeout(ddlrun: Run, env: dict[str, str]) -> None:
-    """PyTorch's own function would only warn."""
     assert ddlrun(2, SET_TIMEOUT, env=env).expect_success().out.count("told") == 2
 
 
@@ -318,7 +326,7 @@ def test_refused_arguments(ddlrun: Run) -> None:
     assert ended.out.count("refused 35") == 3
 
 
-def test_rank_that_does_not_come(run_program: Run, tmp_path: Path) -> None:
+def test_rank_that_does_not_come(run_here: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 from datetime import timedelta
@@ -326,15 +334,14 @@ import torch.distributed as dist
 store = dist.FileStore("store", 3)
 dist.init_process_group("ddl", store=store, rank=1, world_size=3, timeout=timedelta(seconds=1))
 """)
-    ended = run_program([sys.executable, program], cwd=tmp_path)
+    ended = run_here([sys.executable, program])
     assert ended.code == 1
     said = "ddl: rank 1 of 3 could not exchange addresses within 1 s; missing: rank 0, 2"
     assert f"DistBackendError: {said}" in ended.err
 
 
 @pytest.mark.slow
-def test_store_that_is_lost(run_program: Run, tmp_path: Path) -> None:
-    """Its server is killed while a rank waits for the other's address."""
+def test_store_that_is_lost(run_here: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 import subprocess, sys
@@ -356,52 +363,10 @@ finally:
     server.kill()
     server.wait()
 """)
-    ended = run_program([sys.executable, program], cwd=tmp_path, limit=120)
+    ended = run_here([sys.executable, program], limit=120)
     assert ended.code == 1
     said = "ddl: rank 1 of 2 lost the store through which the ranks exchange addresses ("
     assert f"DistBackendError: {said}" in ended.err
-
-
-@pytest.mark.slow
-def test_groups_of_the_default_group_need_no_store(ranks: Run) -> None:
-    """Its members know each other's addresses: groups of all and of some, more than once."""
-    text = """
-store = dist.distributed_c10d._get_default_store()
-dist.barrier()
-keys = store.num_keys()
-dist.barrier()
-for members in [[0, 1, 2], [0, 2], [1], [0, 2], [0, 1, 2]]:
-    group = dist.new_group(members)
-    if rank in members:
-        ones = torch.ones(1)
-        dist.all_reduce(ones, group=group)
-        assert ones.item() == len(members), members
-        assert dist.get_group_rank(group, rank) == members.index(rank)
-dist.barrier()
-assert store.num_keys() == keys, (store.num_keys(), keys)
-"""
-    for ended in ranks(3, text):
-        ended.expect_success()
-
-
-def test_ctrl_c(ranks: Run) -> None:
-    """A wait that may be long ends with KeyboardInterrupt."""
-    text = """
-import threading
-if rank == 0:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
-    work = dist.all_reduce(torch.ones(1), async_op=True)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    assert refused(KeyboardInterrupt, "", work.wait) < 5
-    assert not work.is_completed()
-    dist.barrier()
-else:
-    time.sleep(3)
-    dist.all_reduce(torch.ones(1))
-    dist.barrier()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
 
 
 @pytest.mark.parametrize(
@@ -423,7 +388,6 @@ else:
     ],
 )
 def test_end_of_the_process(ranks: Run, ending: str) -> None:
-    """Without a word, in any order, with operations under way, in a forked child."""
     text = f"""
 group = dist.group.WORLD
 for _ in range(5):
@@ -489,11 +453,9 @@ while dist.is_initialized():
 
 
 @pytest.mark.parametrize(
-    "way",
-    [way if way == "signal" else pytest.param(way, marks=pytest.mark.slow) for way in WITHIN],
+    "way", [way if way == "signal" else pytest.param(way, marks=pytest.mark.slow) for way in WITHIN]
 )
 def test_shutdown_from_within(ranks: Run, way: str) -> None:
-    """A group is shut down by a thread that is inside a call of it."""
     text = f"""
 class Finalizer:
     def __del__(self):
@@ -550,22 +512,8 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_data_loader_workers(ranks: Run) -> None:
-    """Forked children do not disturb the group."""
-    text = """
-from torch.utils.data import DataLoader
-for _ in range(2):
-    for batch in DataLoader(torch.arange(40.0), batch_size=4, num_workers=2):
-        dist.all_reduce(batch)
-dist.destroy_process_group()
-"""
-    for ended in ranks(2, text):
-        ended.expect_success()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
-def test_requests_of_the_store(run_program: Run, tmp_path: Path, native: bool) -> None:
+def test_requests_of_the_store(run_here: Run, tmp_path: Path, native: bool) -> None:
     """A new group asks for all addresses at once: each request is a round trip, which takes long
     where all ranks ask."""
     program = tmp_path / "program.py"
@@ -591,4 +539,4 @@ create = _build.module().create if {native} else fallback.ProcessGroup
 group = create(store, 0, 1, timedelta(seconds=20), *more)
 assert store.asked == dict(add=1, set=1, wait=1, multi_get=1), store.asked
 """)
-    run_program([sys.executable, program], cwd=tmp_path).expect_success()
+    run_here([sys.executable, program]).expect_success()

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch builds on its process groups, over "ddl", and PyTorch's own tests of backends."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 FOLDER = Path(__file__).parent
 
@@ -21,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 @pytest.mark.parametrize(
     ("size", "features"),
     [
-        pytest.param(2, "functional compiled inductor hooks gloo", marks=pytest.mark.slow),
+        pytest.param(2, "compiled inductor gloo", marks=pytest.mark.slow),
         (3, "fsdp2 dtensor zero1 checkpoint zero_hooks quantization_hooks shrink"),
         pytest.param(2, "all_hooks quantization_hooks", marks=pytest.mark.slow),
         pytest.param(3, "all_hooks zero_hooks", marks=pytest.mark.slow),
@@ -36,15 +31,15 @@ def test_features(ddlrun: Run, size: int, features: str) -> None:
 
 
 @pytest.mark.slow
-def test_sample_of_the_suite(run_program: Run, tmp_path: Path) -> None:
+def test_sample_of_the_suite(run_here: Run) -> None:
     """Some of PyTorch's own tests; `make test-torch` runs all."""
     command = [sys.executable, FOLDER / "torch_suite.py", "--sample"]
-    ended = run_program(command, cwd=tmp_path, limit=300).expect_success()
+    ended = run_here(command, limit=300).expect_success()
     assert re.search(r"^\d\d passed, 0 failed$", ended.out, re.MULTILINE), ended.out
 
 
 @pytest.mark.slow
-def test_suite_notices(run_program: Run, tmp_path: Path) -> None:
+def test_suite_notices(run_here: Run, tmp_path: Path) -> None:
     """A test that must pass and does not, and one that passes although it is not listed."""
     program = tmp_path / "program.py"
     program.write_text(f"""
@@ -57,15 +52,14 @@ torch_suite.PASSING.write_text("test_all_to_all_cuda")
 sys.exit(torch_suite.main())
 """)
     command = [sys.executable, program, "test_all_to_all_cuda", "test_gather"]
-    ended = run_program(command, cwd=tmp_path, limit=100)
+    ended = run_here(command, limit=100)
     assert ended.code == 1
     assert ended.out.endswith("0 passed, 2 failed\n")
     assert "skipped " in ended.out and "Only NCCL supports CUDA all_to_all" in ended.out
 
 
 @pytest.mark.slow
-def test_torchrun_restarts(run_program: Run, tmp_path: Path) -> None:
-    """A worker that is killed has torchrun start all again, and they find together again."""
+def test_torchrun_restarts(run_here: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 import os, signal
@@ -84,7 +78,7 @@ dist.destroy_process_group()
 """)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     options = ["--nproc-per-node", "2", "--max-restarts", "2"]
-    ended = run_program([*torchrun, *options, program], cwd=tmp_path, limit=120).expect_success()
+    ended = run_here([*torchrun, *options, program], limit=120).expect_success()
     # Nobody keeps two ranks' lines apart here: both may stand in one.
     for rank in range(2):
         assert ended.out.count(f"rank {rank} after 1 restarts") == 1

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example that trains ResNet-50 on a folder of photographs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
@@ -81,8 +76,8 @@ def test_bf16(ddlrun: Run, data: Path) -> None:
     outcome(ddlrun(2, *train, limit=240))
 
 
-def test_no_images(run_program: Run, tmp_path: Path) -> None:
-    ended = run_program([sys.executable, PROGRAM, "nowhere"], cwd=tmp_path, limit=120)
+def test_no_images(run_here: Run) -> None:
+    ended = run_here([sys.executable, PROGRAM, "nowhere"], limit=120)
     assert ended.code == 1
     assert "the folder nowhere/train does not exist; --make-sample creates" in ended.err
     assert "Traceback" not in ended.err

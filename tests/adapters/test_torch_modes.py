@@ -2,14 +2,8 @@
 """torch.set_flush_denormal on one rank of two: all ranks get the same bits, and the rank keeps its
 mode."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 

@@ -2,15 +2,10 @@
 """Distributed optimizers of PyTorch: the order of their operations, and parameters that are frozen.
 What is checked is in programs/torch_optimizers.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 PROGRAM = Path(__file__).parent / "programs" / "torch_optimizers.py"
 

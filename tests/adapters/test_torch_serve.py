@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddl in Gloo's place: programs that ask for "gloo" get groups of ddl."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
@@ -125,7 +119,6 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_unchanged_program(ddlrun: Run) -> None:
-    """By the environment; with the losses of Gloo, which it gets without."""
     served = ddlrun(2, UNCHANGED, "ddl", env={"DDL_TORCH_SERVE": "gloo"}, limit=180)
     gloo = ddlrun(2, UNCHANGED, "gloo", limit=180)
     losses = {served.expect_success().lines(r)[-1] for r in (0, 1)}
@@ -134,7 +127,6 @@ def test_unchanged_program(ddlrun: Run) -> None:
 
 
 def test_calls(ddlrun: Run) -> None:
-    """By `serve`, which refuses where Gloo is in use, and what it does not know."""
     ended = ddlrun(2, CALLS, limit=180).expect_success()
     assert ended.out.count("done") == 2
     assert ended.err.count(LINE) == 1, ended.err
@@ -161,7 +153,7 @@ assert found <= needed | {"ddl_core.env_switches", "ddl_core.variables"}, found
 """
 
 
-def test_groups_import_little(run_program: Run, tmp_path: Path) -> None:
+def test_groups_import_little(run_here: Run) -> None:
     """Those of other backends, which PyTorch creates for programs that never heard of ddl, and
     those of ddl."""
-    run_program([sys.executable, "-c", IMPORTS], cwd=tmp_path, limit=180).expect_success()
+    run_here([sys.executable, "-c", IMPORTS], limit=180).expect_success()

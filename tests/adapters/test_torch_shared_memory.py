@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors in memory that ranks on one host share: DDL_TORCH_SHARED, `init(shared_memory=...)`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 PROGRAM = Path(__file__).parent / "programs" / "torch_shared_memory.py"
 
@@ -58,14 +53,14 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_environment(run_program: Run, find_port: Callable[[], int], tmp_path: Path) -> None:
+def test_environment(run_here: Run, find_port: Callable[[], int]) -> None:
     """A program that does not know of it, on ranks that do not agree; one without peers."""
 
     def start(rank: int) -> Finished:
         env = {**master, "RANK": str(rank), "WORLD_SIZE": str(len(choices))}
         env |= {"DDL_TORCH_SHARED": choices[rank]}
         command = [sys.executable, "-c", ENVIRONMENT]
-        ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=100)
+        ended: Finished = run_here(command, env=env, limit=100)
         return ended.expect_success()
 
     for choices, shared in ((["0", "1"], [False, True]), ([""], [False])):
@@ -75,7 +70,7 @@ def test_environment(run_program: Run, find_port: Callable[[], int], tmp_path: P
         assert found == [f"shared {each}\n" for each in shared]
 
 
-def test_wrong_choices(run_program: Run, tmp_path: Path) -> None:
+def test_wrong_choices(run_here: Run) -> None:
     text = """
 import ddl_torch as ddl
 from ddl_core.errors import InvalidArgument
@@ -86,7 +81,7 @@ for choice in ("some", None):
         print(error)
 """
     command = [sys.executable, "-c", text]
-    ended = run_program(command, cwd=tmp_path, env={"DDL_TORCH_SHARED": "yes"}, limit=100)
+    ended = run_here(command, env={"DDL_TORCH_SHARED": "yes"}, limit=100)
     lines = ended.expect_success().out.splitlines()
     assert lines == [
         "shared_memory is 'some'; must be one of None, False, True, \"all\"",

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example that trains a transformer on text."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
@@ -19,16 +14,8 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 def test_it_learns(ddlrun: Run, tmp_path: Path) -> None:
     program = Path(__file__).resolve().parent.parent.parent / "examples" / "gpt_text.py"
     small = [
-        "--text",
-        "python",
-        "--width",
-        "64",
-        "--layers",
-        "2",
-        "--megabytes",
-        "1",
-        "--compression",
-        "bf16",
+        *("--text", "python", "--width", "64", "--layers", "2", "--megabytes", "1"),
+        *("--compression", "bf16"),
     ]
     options = ["--steps", "60", "--curve", "loss.png"]
     ended = ddlrun(2, program, *options, *small, limit=180).expect_success()

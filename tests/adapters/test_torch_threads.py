@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of a process group of "ddl" that are threads of one process, as Gloo allows."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 PROGRAM = Path(__file__).parent / "programs" / "torch_threads.py"
 
@@ -31,18 +26,14 @@ pytestmark = pytest.mark.usefixtures("torch_native")
     ],
 )
 def test_ranks_that_are_threads(
-    run_program: Run,
-    find_port: Callable[[], int],
-    tmp_path: Path,
-    threads: tuple[int, ...],
-    native: str,
+    run_here: Run, find_port: Callable[[], int], threads: tuple[int, ...], native: str
 ) -> None:
     port = find_port()
 
     def start(number: int) -> Finished:
         command = [sys.executable, PROGRAM, port, number, *threads]
         env = {"DDL_TORCH_NATIVE": native, "OMP_NUM_THREADS": "1"}
-        ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=120)
+        ended: Finished = run_here(command, env=env, limit=120)
         return ended.expect_success()
 
     with ThreadPoolExecutor(len(threads)) as pool:

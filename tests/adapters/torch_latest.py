@@ -6,8 +6,6 @@ test-torch-latest, whose environment has such a PyTorch).
     KILLS=50      the number of members to kill
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -15,8 +15,6 @@ one passes, is an error. What does not run is counted by PyTorch's reason; EXCLU
 that are left out beyond that, and why.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.abc
 import importlib.machinery
@@ -36,23 +34,14 @@ RANKS = 3
 MODULE = "torch.testing._internal.distributed.distributed_test"
 PASSING = Path(__file__).with_suffix(".txt")
 
-EXCLUDED = {
-    "test_ddp_logging_data_cpu": "PyTorch calls every backend that is not its own 'custom'",
-}
+EXCLUDED = {"test_ddp_logging_data_cpu": "PyTorch calls every backend that is not its own 'custom'"}
 
 SAMPLE = (
-    "test_all_gather_coalesced_simple",
-    "test_all_reduce_coalesced_sum",
-    "test_all_reduce_sum_async",
-    "test_all_to_all_single_unequal_split_full_group",
-    "test_barrier_timeout_global",
-    "test_batch_isend_irecv_gloo",
-    "test_gather_full_group",
-    "test_monitored_barrier_gloo",
-    "test_reduce_sum",
-    "test_scatter_checks",
-    "test_send_recv_any_source",
-    "test_sparse_all_reduce_sum",
+    *("test_all_gather_coalesced_simple", "test_all_reduce_coalesced_sum"),
+    *("test_all_reduce_sum_async", "test_all_to_all_single_unequal_split_full_group"),
+    *("test_barrier_timeout_global", "test_batch_isend_irecv_gloo", "test_gather_full_group"),
+    *("test_monitored_barrier_gloo", "test_reduce_sum", "test_scatter_checks"),
+    *("test_send_recv_any_source", "test_sparse_all_reduce_sum"),
 )
 
 # Where the source asks for a backend, and what it is to ask instead.
@@ -88,7 +77,6 @@ class _Opened(importlib.abc.SourceLoader):
 
 
 def load() -> ModuleType:
-    """The module of tests, with the environment it wants."""
     import torch  # registers the backend
     from torch.testing._internal import common_distributed
 
@@ -137,8 +125,6 @@ def tests_of(module: ModuleType) -> type[unittest.TestCase]:
 
 
 class _Result(unittest.TestResult):
-    """Tells of each test as it ends."""
-
     def __init__(self, expected: set[str] | None) -> None:  # None: whatever passes
         super().__init__()
         self.expected = expected

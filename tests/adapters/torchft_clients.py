@@ -2,8 +2,6 @@
 """torchft over "ddl" (make test-torch-latest): its algorithms with a real lighthouse and a kill -9,
 and its own tests of them."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -109,7 +107,6 @@ def training(kind: str, folder: Path) -> Iterator[Training]:
 
 @pytest.mark.parametrize("kind", ["ddp", "localsgd", "diloco", "hsdp"])
 def test_recovery_after_a_kill(kind: str, tmp_path: Path) -> None:
-    """Survivors go on without the dead replica group; one that joins has their weights."""
     with training(kind, tmp_path) as run:
         for replica in range(REPLICAS):
             run.start(replica)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comms and hosts for the tests of this folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,5 +41,4 @@ def hosts(lab: Lab, request: pytest.FixtureRequest, tmp_path: Path, mpirun_of: A
 
 @pytest.fixture
 def one(lab: Lab, tmp_path: Path, mpirun_of: Callable[[str], Path]) -> Hosts:
-    """For what does not depend on the MPI."""
     return Hosts(lab, mpirun_of("mpich"), tmp_path)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comms, endpoints and works inside one process: alone, or with ranks as threads."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import threading
@@ -16,16 +14,7 @@ from ranks import LIMIT, join, together
 
 import ddl_core
 from ddl_core import Comm, Config, Endpoint
-from ddl_core.errors import (
-    Aborted,
-    Expired,
-    InvalidArgument,
-    InvalidState,
-    PeerLost,
-    TimedOut,
-)
-
-# ---- arguments ----
+from ddl_core.errors import Aborted, Expired, InvalidArgument, InvalidState, PeerLost, TimedOut
 
 
 @pytest.mark.parametrize(
@@ -136,9 +125,6 @@ def test_interfaces_and_ports_that_are_none_are_refused() -> None:
         assert b"lo" in endpoint.address
 
 
-# ---- rendezvous ----
-
-
 @pytest.fixture
 def url(find_port: Callable[[], int]) -> str:
     return f"tcp://127.0.0.1:{find_port()}"
@@ -188,9 +174,6 @@ def test_one_endpoint_has_many_comms(links: str) -> None:
             arrays = [np.full(3, tag + rank) for rank in range(2)]
             together(lambda r, pair=pair, arrays=arrays: pair[r].allreduce(arrays[r], op="max"), 2)
             assert arrays[0].tolist() == [tag + 1] * 3
-
-
-# ---- works ----
 
 
 def test_wait_times_out(pair: tuple[Comm, Comm]) -> None:
@@ -252,9 +235,6 @@ def test_operations_time_limit_kills_the_comm(pair: tuple[Comm, Comm]) -> None:
     assert isinstance(pair[0].error, Expired)
     with pytest.raises(ddl_core.errors.CommDead):
         pair[0].barrier()
-
-
-# ---- ends ----
 
 
 def test_abort_ends_the_comm_on_all_ranks(pair: tuple[Comm, Comm]) -> None:
@@ -344,9 +324,6 @@ def test_forked_child_cannot_use_inherited_handles(alone: Comm) -> None:
     assert "forked" in message
     array = np.ones(3)
     assert alone.allreduce(array) is array
-
-
-# ---- the world ----
 
 
 @pytest.fixture

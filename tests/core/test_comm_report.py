@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report and trace of a comm are readable, whatever happened to it."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of `ddl`: commands of other packages, suggestions, examples in the help."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_launch import arguments
 from ddl_launch.commands.cli import make_parser
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
 GREET = """
@@ -55,23 +50,23 @@ def install(folder: Path, name: str, entry_point: str, source: str) -> dict[str,
     ],
 )
 def test_command_of_another_package(
-    run_program: Run, tmp_path: Path, arguments: list[str], code: int, out: str, err: str
+    run_here: Run, tmp_path: Path, arguments: list[str], code: int, out: str, err: str
 ) -> None:
     env = install(tmp_path, "greeting", "greet = greeting:add_greet", GREET)
-    ended = run_program([*DDL, *arguments], cwd=tmp_path, env=env)
+    ended = run_here([*DDL, *arguments], env=env)
     assert (ended.code, ended.out) == (code, out)
     assert ended.err.startswith(err) and bool(ended.err) == bool(err)
 
 
-def test_help_lists_commands_of_other_packages(run_program: Run, tmp_path: Path) -> None:
+def test_help_lists_commands_of_other_packages(run_here: Run, tmp_path: Path) -> None:
     env = install(tmp_path, "greeting", "greet = greeting:add_greet", GREET)
-    ended = run_program([*DDL, "--help"], cwd=tmp_path, env=env).expect_success()
+    ended = run_here([*DDL, "--help"], env=env).expect_success()
     assert "other commands:\n  greet       say hello\n" in ended.out
 
 
-def test_help_fits_one_screen_without_former_names(run_program: Run, tmp_path: Path) -> None:
+def test_help_fits_one_screen_without_former_names(run_here: Run) -> None:
     env = {"COLUMNS": "80"}
-    shown = run_program([*DDL, "--help"], cwd=tmp_path, env=env).expect_success().out.splitlines()
+    shown = run_here([*DDL, "--help"], env=env).expect_success().out.splitlines()
     assert len(shown) <= 24 and max(map(len, shown)) <= 80
     assert "other commands:" not in shown  # each of ours is in a group
     listed = {line.split()[0] for line in shown if line.startswith("  ")}
@@ -90,10 +85,8 @@ def test_help_fits_one_screen_without_former_names(run_program: Run, tmp_path: P
         (["doctor", "--frobnicate"], "unrecognized arguments: --frobnicate (see ddl doctor"),
     ],
 )
-def test_misspelt_word_gets_a_suggestion(
-    run_program: Run, tmp_path: Path, words: list[str], message: str
-) -> None:
-    ended = run_program([*DDL, *words], cwd=tmp_path)
+def test_misspelt_word_gets_a_suggestion(run_here: Run, words: list[str], message: str) -> None:
+    ended = run_here([*DDL, *words])
     (line,) = ended.err.splitlines()
     assert (ended.code, ended.out) == (2, "")
     assert line.startswith("ddl: ") and message in line
@@ -139,7 +132,7 @@ def test_help_has_an_example_that_can_be_parsed(name: str, shown: str) -> None:
             make_parser().parse_args(words[1:])
 
 
-def test_interrupted_command_says_so(run_program: Run, tmp_path: Path) -> None:
+def test_interrupted_command_says_so(run_here: Run, tmp_path: Path) -> None:
     wait = """
 import os, signal
 def add_wait(add):
@@ -150,13 +143,13 @@ def add_wait(add):
     add("wait").set_defaults(run=run)
 """
     env = install(tmp_path, "waiting", "wait = waiting:add_wait", wait)
-    ended = run_program([*DDL, "wait"], cwd=tmp_path, env=env)
+    ended = run_here([*DDL, "wait"], env=env)
     assert (ended.code, ended.err) == (130, "ddl: interrupted\n")
 
 
-def test_broken_command_of_another_package(run_program: Run, tmp_path: Path) -> None:
+def test_broken_command_of_another_package(run_here: Run, tmp_path: Path) -> None:
     env = install(tmp_path, "broken", "break = broken:add", "raise RuntimeError('not today')")
-    ended = run_program([*DDL, "lab", "--help"], cwd=tmp_path, env=env).expect_success()
+    ended = run_here([*DDL, "lab", "--help"], env=env).expect_success()
     assert (
         ended.err
         == "ddl: the command break is not available (broken:add): RuntimeError: not today\n"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A shell completes ddlrun's and ddl's options and commands, and their man pages can be made."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -14,7 +12,6 @@ BIN = Path(sys.executable).parent
 
 
 def completions(line: str, file: Path) -> set[str]:
-    """What the line's program offers, asked as argcomplete's shell code does."""
     asked = {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_STDOUT_FILENAME": str(file),

@@ -2,8 +2,6 @@
 """Ctrl-C in a blocking call that waits for another rank: it is noticed soon, the operation goes on
 as an asynchronous one that was dropped, and its arrays live as long as it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddlrun: what the ranks get, what becomes of their output, of signals and of failures."""
 
-from __future__ import annotations
-
 import os
 import pty
 import random
@@ -13,13 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from conftest import clean_environment
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run, clean_environment
 
 LAUNCH = [sys.executable, "-m", "ddl_launch"]
 
@@ -36,8 +31,6 @@ def wait_for_the_other():
 
 @pytest.fixture
 def cli(run_program: Run, tmp_path: Path) -> Run:
-    """Run ddlrun with any arguments."""
-
     def run(*arguments: Any, **options: Any) -> Any:
         return run_program([*LAUNCH, *arguments], cwd=tmp_path, **options)
 
@@ -92,9 +85,6 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-# ---- what ranks get ----
 
 
 def test_environment_of_the_ranks(ddlrun: Run) -> None:
@@ -156,9 +146,6 @@ def test_signals_that_python_ignores_are_restored(cli: Run) -> None:
     ended = cli("-n", "1", "grep", "SigIgn", "/proc/self/status").expect_success()
     ignored = int(ended.out.split()[-1], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1)
-
-
-# ---- output ----
 
 
 def test_lines_are_whole(ddlrun: Run) -> None:
@@ -324,9 +311,6 @@ def test_reader_that_goes_away_ends_the_job(tmp_path: Path) -> None:
     *lines, code = ended.stdout.splitlines()
     assert [line[3:] for line in lines] == [" again"] * 3
     assert code != "0"
-
-
-# ---- failures ----
 
 
 @pytest.mark.parametrize(
@@ -516,8 +500,6 @@ print(child.pid)
     os.kill(pid, signal.SIGKILL)
 
 
-# ---- signals ----
-
 REPORT = """
 import os, signal, sys, time
 def report(number, frame):
@@ -552,46 +534,34 @@ def test_other_signals_are_forwarded(started: Any) -> None:
     assert finish(process)[0] == 0
 
 
-def test_exit_code_after_a_deadly_signal(started: Any) -> None:
-    text = "import time; print('ready', flush=True); time.sleep(60)"
-    process = started(2, text)
-    process.send_signal(signal.SIGTERM)
-    code, _, err = finish(process)
-    assert code == 128 + signal.SIGTERM
-    assert "was killed by SIGTERM" in err
-
-
-def test_interrupted_job_ends_with_one_line(started: Any) -> None:
-    text = """
-import signal, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
-print("ready", flush=True)
-time.sleep(60)
-"""
-    process = started(2, text)
-    process.send_signal(signal.SIGINT)
-    code, _, err = finish(process)
-    assert code == 130
-    ours = [line for line in err.splitlines() if line.startswith("ddlrun:")]
-    assert re.fullmatch("ddlrun: interrupted(; ending the other 1)?", ours[-1]), err
-    assert len([line for line in ours if "interrupted" in line]) == 1
-
-
-def test_interrupted_rank_keeps_its_own_exit_code(started: Any) -> None:
-    text = """
+@pytest.mark.parametrize(
+    ("size", "handler", "name", "code", "said"),
+    [
+        (2, "signal.SIG_DFL", "SIGTERM", 128 + signal.SIGTERM, "was killed by SIGTERM"),
+        (2, "signal.default_int_handler", "SIGINT", 130, "ddlrun: interrupted"),
+        (1, "lambda *_: sys.exit(7)", "SIGINT", 7, "ended with exit code 7"),
+    ],
+)
+def test_exit_code_after_a_signal(
+    started: Any, size: int, handler: str, name: str, code: int, said: str
+) -> None:
+    text = f"""
 import signal, sys, time
-signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
+signal.signal(signal.{name}, {handler})
 print("ready", flush=True)
 time.sleep(60)
 """
-    process = started(1, text)
-    process.send_signal(signal.SIGINT)
-    code, _, err = finish(process)
-    assert code == 7 and "ended with exit code 7" in err
+    process = started(size, text)
+    process.send_signal(getattr(signal, name))
+    found, _, err = finish(process)
+    assert found == code and said in err
+    if code == 130:
+        ours = [line for line in err.splitlines() if line.startswith("ddlrun:")]
+        assert re.fullmatch("ddlrun: interrupted(; ending the other 1)?", ours[-1]), err
+        assert len([line for line in ours if "interrupted" in line]) == 1
 
 
 def test_traceback_of_the_rank_at_fault_is_last(ddlrun: Run) -> None:
-    """The other ranks' tracebacks come after its own; it is repeated below them."""
     text = """
 import os, signal, sys, time
 if os.environ["RANK"] == "1":

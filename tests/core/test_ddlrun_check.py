@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddlrun --check` on the hosts of a laboratory, also of one with IPv6 alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -31,10 +29,7 @@ def test_check(one: Hosts) -> None:
 def test_heat_map() -> None:
     latency = [[0, 10, 1000], [0, 0, 100], [0, 0, 0]]
     assert heat_map("one way", "us", ["a", "b", "long"], latency).splitlines() == [
-        "one way, us: ░ 10 to █ 1000",
-        "   a   ░░██",
-        "   b ░░  ▓▓",
-        "long ██▓▓  ",
+        *("one way, us: ░ 10 to █ 1000", "   a   ░░██", "   b ░░  ▓▓", "long ██▓▓  ")
     ]
     assert heat_map("one way", "us", ["a"], [[0.0]]) == "one way: only one host"
 

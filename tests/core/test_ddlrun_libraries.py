@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts of one job that have different files of libddl."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
 import re
@@ -63,7 +61,6 @@ def test_builds_for_other_processors_need_no_note() -> None:
 
 @in_lab
 def test_hosts_with_different_builds_work_together(one: Hosts, lab: Lab) -> None:
-    """As those of two machines that each ran `pip install .`."""
     version = ddl_core.version().encode()
     name = rf"libddl {ddl_core.version()} \(ABI \d+, protocol \d+\), build \w+ [0-9a-f]{{12}}"
     note = rf"note: h1 has {name}, and h2 has {name}: they work together\n"

@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the ranks of a job on one machine listen."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from conftest import clean_environment
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run, clean_environment
 
 # Each rank tells the addresses at which it listens, by what the kernel says of its own sockets.
 LISTENING = """
@@ -72,7 +66,6 @@ def test_ranks_of_one_machine_listen_on_loopback(ddlrun: Run) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new network namespace needs root")
 def test_loopback_that_is_down_is_reported(tmp_path: Path) -> None:
-    """A new network namespace has no other interface. A single rank needs none."""
     (tmp_path / "one.py").write_text("import ddl_core; print(ddl_core.init().size)")
     for words in (("-n", "1", "one.py"), ("-n", "2", "true")):
         command = ["unshare", "--net", sys.executable, "-m", "ddl_launch", *words]
@@ -85,7 +78,6 @@ def test_loopback_that_is_down_is_reported(tmp_path: Path) -> None:
 
 
 def test_interfaces_of_the_user_are_kept(ddlrun: Run) -> None:
-    """DDL_INTERFACES that is set, if only to nothing, is left alone."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

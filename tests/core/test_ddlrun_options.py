@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ddlrun reads and writes: hosts, ranks, allocations, modes, command lines, batch jobs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import Run
 
 from ddl_launch import foreign_options, placement
 from ddl_launch.allocation import expand_counts, expand_nodes, find_allocation
@@ -20,193 +17,196 @@ from ddl_launch.arguments import make_parser, parse
 from ddl_launch.console import Console
 from ddl_launch.errors import LaunchError
 from ddl_launch.frames import HELLO, Frames, frame, open_proven, proven
-from ddl_launch.hosts import (
-    Host,
-    Layout,
-    lay_out,
-    parse_hosts,
-    read_hostfile,
-    read_rankfile,
-)
+from ddl_launch.hosts import Host, Layout, lay_out, parse_hosts, read_hostfile, read_rankfile
 from ddl_launch.launchers import Launcher, LaunchRequest, start
 from ddl_launch.spelling import find_similar
 from ddl_launch.topology import describe, library_options, mode_option
 
 GOLDEN = Path(__file__).parent / "golden"
 
-# ---- hosts ----
+
+@pytest.fixture(autouse=True)
+def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(text: str) -> Path:
+    Path("file").write_text(text)
+    return Path("file")
+
+
+def hosts_of(env: Mapping[str, str]) -> list[Host] | None:
+    found = find_allocation(env)
+    return list(found.hosts) if found else None
+
+
+def placed(hosts: str, ranks: int | None = None, per_host: int | None = None) -> str:
+    return lay_out(parse_hosts(hosts, "-H"), ranks, per_host).text
+
+
+def shared(nodes: list[list[int]], size: int, binding: str) -> list[list[int]]:
+    return [placement.share(nodes, rank, size, binding) for rank in range(size)]
+
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+LSF = {"LSB_JOBID": "9"}
+TWO_NODES = [[0, 1, 2, 3], [4, 5, 6, 7]]
+MPIJOB = {"OMPI_MCA_orte_default_hostfile": str(GOLDEN / "mpijob_hostfile")}
 
 
 @pytest.mark.parametrize(
-    ("text", "hosts"),
+    ("call", "expected"),
     [
-        ("h1", [Host("h1")]),
-        ("h1:2,h2:3", [Host("h1", 2), Host("h2", 3)]),
-        ("n-1.rack.lan,10.0.0.7:4", [Host("n-1.rack.lan"), Host("10.0.0.7", 4)]),
-        ("h1,h2,h1", [Host("h1", 2), Host("h2")]),
-    ],
-)
-def test_host_lists(text: str, hosts: list[Host]) -> None:
-    assert parse_hosts(text, "-H") == hosts
-
-
-@pytest.mark.parametrize("text", ["", "h1,,h2", "h1:0", "h1:x", "h1:2:3", "-x", "h 1", "h1;rm"])
-def test_wrong_host_lists(text: str) -> None:
-    with pytest.raises(LaunchError, match="-H .* is not of the form HOST or HOST:RANKS"):
-        parse_hosts(text, "-H")
-
-
-def test_hostfile(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    path.write_text("# two forms\nh1 slots=2\n\nh2:3   # here\nh3 slots=1 max_slots=4\nh4\nh4\n")
-    assert read_hostfile(path) == [Host("h1", 2), Host("h2", 3), Host("h3", 1), Host("h4", 2)]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "the file lists no host"),
-        ("h1 slots=two", "line 1: 'h1 slots=two' is not of the form HOST slots=N"),
-        ("h1\nh2 fast", "line 2"),
-        (None, "No such file"),
-    ],
-)
-def test_wrong_hostfiles(text: str | None, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(LaunchError, match=message):
-        read_hostfile(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("rank 0=h1\nrank 0=h2", "line 2: 'rank 0=h2' is not of the form rank N=HOST"),
-        ("rank 1=h1", "must be 0, 1 and so on, without gaps"),
-        ("rank 0=h1 slot=0:1-3", "slot=0:1-3: write the numbers of the host's cores"),
-        ("0 h1", "is not of the form rank N=HOST"),
-        ("", "without a gap"),
-    ],
-)
-def test_wrong_rankfiles(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "ranks"
-    path.write_text(text)
-    with pytest.raises(LaunchError, match=message):
-        read_rankfile(path)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "ranks", "per_host", "text"),
-    [
-        ("a:2,b:1", None, None, "a:0,1;b:2"),
-        ("a:2,b:2", 3, None, "a:0,1;b:2"),
-        ("a,b", None, None, "a:0;b:1"),
-        ("a,b", 4, None, "a:0,1;b:2,3"),
-        ("a,b:3", 5, None, "a:0,1;b:2,3,4"),
-        ("a,b", None, 2, "a:0,1;b:2,3"),
-        ("a:4,b:4", None, 2, "a:0,1;b:2,3"),
-    ],
-)
-def test_ranks_are_placed_in_blocks(
-    hosts: str, ranks: int | None, per_host: int | None, text: str
-) -> None:
-    assert lay_out(parse_hosts(hosts, "-H"), ranks, per_host).text == text
-
-
-@pytest.mark.parametrize(
-    ("hosts", "ranks", "per_host", "message"),
-    [
-        ("a,b", 3, None, "-n 3 cannot be divided equally among 2 hosts"),
-        ("a,b", 1, None, "-n 1 cannot be divided equally"),
-        ("a:2,b:2", 5, None, "-n 5: the hosts have only 4 slots (a:2, b:2)"),
-        ("a:2,b:4", None, 4, "-accelerators 4: a has only 2 slots"),
-    ],
-)
-def test_ranks_that_do_not_fit(
-    hosts: str, ranks: int | None, per_host: int | None, message: str
-) -> None:
-    with pytest.raises(LaunchError) as caught:
-        lay_out(parse_hosts(hosts, "-H"), ranks, per_host)
-    assert message in str(caught.value)
-
-
-# ---- allocations ----
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("n1", ["n1"]),
-        ("n[07-09,12],gpu1", ["n07", "n08", "n09", "n12", "gpu1"]),
-        ("r[1-2]n[3,5]", ["r1n3", "r1n5", "r2n3", "r2n5"]),
-        ("a,b-1,c", ["a", "b-1", "c"]),
-        ("n[1-2]-ib", ["n1-ib", "n2-ib"]),
-    ],
-)
-def test_node_lists(text: str, names: list[str]) -> None:
-    assert expand_nodes(text) == names
-
-
-def test_task_counts() -> None:
-    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
-
-
-@pytest.mark.parametrize(
-    ("env", "hosts"),
-    [
-        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}, [Host("n1"), Host("n2")]),
+        (lambda: parse_hosts("h1", "-H"), [Host("h1")]),
+        (lambda: parse_hosts("h1:2,h2:3", "-H"), [Host("h1", 2), Host("h2", 3)]),
         (
-            {
-                "SLURM_JOB_ID": "7",
-                "SLURM_JOB_NODELIST": "n[1-2]",
-                "SLURM_TASKS_PER_NODE": "4(x2)",
-                "SLURM_NTASKS": "8",
-            },
+            lambda: parse_hosts("n-1.rack.lan,10.0.0.7:4", "-H"),
+            [Host("n-1.rack.lan"), Host("10.0.0.7", 4)],
+        ),
+        (lambda: parse_hosts("h1,h2,h1", "-H"), [Host("h1", 2), Host("h2")]),
+        (
+            lambda: read_hostfile(
+                written("# two forms\nh1 slots=2\n\nh2:3   # here\nh3 slots=1 max_slots=4\nh4\nh4")
+            ),
+            [Host("h1", 2), Host("h2", 3), Host("h3", 1), Host("h4", 2)],
+        ),
+        (lambda: placed("a:2,b:1"), "a:0,1;b:2"),
+        (lambda: placed("a:2,b:2", 3), "a:0,1;b:2"),
+        (lambda: placed("a,b"), "a:0;b:1"),
+        (lambda: placed("a,b", 4), "a:0,1;b:2,3"),
+        (lambda: placed("a,b:3", 5), "a:0,1;b:2,3,4"),
+        (lambda: placed("a,b", None, 2), "a:0,1;b:2,3"),
+        (lambda: placed("a:4,b:4", None, 2), "a:0,1;b:2,3"),
+        (lambda: expand_nodes("n1"), ["n1"]),
+        (lambda: expand_nodes("n[07-09,12],gpu1"), ["n07", "n08", "n09", "n12", "gpu1"]),
+        (lambda: expand_nodes("r[1-2]n[3,5]"), ["r1n3", "r1n5", "r2n3", "r2n5"]),
+        (lambda: expand_nodes("a,b-1,c"), ["a", "b-1", "c"]),
+        (lambda: expand_nodes("n[1-2]-ib"), ["n1-ib", "n2-ib"]),
+        (lambda: expand_counts("2(x3),1"), [2, 2, 2, 1]),
+        (lambda: hosts_of(SLURM), [Host("n1"), Host("n2")]),
+        (
+            lambda: hosts_of({**SLURM, "SLURM_TASKS_PER_NODE": "4(x2)", "SLURM_NTASKS": "8"}),
             [Host("n1", 4), Host("n2", 4)],
         ),
-        ({"SLURM_JOB_ID": "7"}, None),
+        (lambda: hosts_of({"SLURM_JOB_ID": "7"}), None),
         # IBM Spectrum LSF 10.1, "Environment variables set for job execution", LSB_MCPU_HOSTS.
         (
-            {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "hostA 20 hostB 10"},
+            lambda: hosts_of({**LSF, "LSB_MCPU_HOSTS": "hostA 20 hostB 10"}),
             [Host("hostA", 20), Host("hostB", 10)],
         ),
-        ({"LSB_MCPU_HOSTS": "hostA 20"}, None),
+        (lambda: hosts_of({"LSB_MCPU_HOSTS": "hostA 20"}), None),
+        # PBS Professional, User's Guide, "The Job's Node File": the example of
+        # -l select=3:ncpus=2:mpiprocs=2, where each host is listed twice.
+        (
+            lambda: hosts_of({"PBS_JOBID": "1.s", "PBS_NODEFILE": str(GOLDEN / "pbs_nodefile")}),
+            [Host("VnodeA", 2), Host("VnodeB", 2), Host("VnodeC", 2)],
+        ),
+        # Kubeflow MPI Operator, v2beta1: the hostfile that it mounts at /etc/mpi/hostfile.
+        (
+            lambda: hosts_of({"K_MPI_JOB_ROLE": "launcher", **MPIJOB}),
+            [Host("pi-worker-0.pi.default.svc", 2), Host("pi-worker-1.pi.default.svc", 2)],
+        ),
+        (lambda: mode_option(None, 4)[0], ""),
+        (lambda: mode_option("r", 4)[0], "-mode r:4"),
+        (lambda: mode_option("r:4", 4)[0], "-mode r:4"),
+        (lambda: mode_option("d:2x3", 6)[0], "-mode d:2x3"),
+        (lambda: mode_option("p", 6)[0], "-mode p:6"),
+        (lambda: mode_option("p:6x2x1x1", 12)[0], "-mode p:6x2x1x1"),
+        (lambda: mode_option("t:8", 8)[0], "-mode t:8"),
+        (lambda: mode_option("h", 4)[0], "-mode h:4"),
+        (lambda: mode_option("b", 6)[0], ""),
+        (lambda: mode_option("b:4x8x2", 64)[0], "-mode d:4x8x2"),
+        (lambda: describe(4, None, 2, None), "2x2"),
+        (lambda: describe(4, 2, 2, 1), "2x2"),
+        (lambda: describe(144, 18, 4, 2), "18x4;18x4"),
+        (lambda: describe(4, 4, None, None), ""),
+        (lambda: describe(4, None, 1, 2), "2x1;2x1"),
+        (lambda: library_options(["-mode r:4 -dbg_level 2"]), ("r:4", "", {"DDL_LOG": "debug"})),
+        (lambda: library_options(["-dbg_level 1"]), (None, "", {"DDL_LOG": "plan"})),  # as in C
+        (lambda: library_options(["-dump_iter 100"]), (None, "-dump_iter 100", {})),
+        (lambda: library_options(["-dev_sync 1"]), (None, "-dev_sync 1", {})),
+        (lambda: library_options(["-rebind_iter 10"]), (None, "-rebind_iter 10", {})),
+        (lambda: shared(TWO_NODES, 2, "numa"), TWO_NODES),
+        (lambda: shared(TWO_NODES, 1, "numa"), [[0, 1, 2, 3, 4, 5, 6, 7]]),
+        (lambda: shared(TWO_NODES, 3, "numa"), [TWO_NODES[0], TWO_NODES[0], TWO_NODES[1]]),
+        (lambda: shared(TWO_NODES, 4, "core"), [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        (lambda: shared([[0, 1, 2], [4, 5, 6]], 4, "core"), [[0], [1, 2], [4], [5, 6]]),
+        (lambda: shared([[0, 1]], 3, "core"), [[0, 1]] * 3),
+        (lambda: shared([[0, 1], [2, 3], [4], [5]], 2, "core"), [[0, 1, 2, 3], [4, 5]]),
+        (lambda: shared([[0, 1], [2, 3]], 4, "none"), [[0, 1, 2, 3]] * 4),
+        (lambda: placement.format_cores([0, 1, 2, 5, 7, 8]), "0-2,5,7-8"),
+        (lambda: placement.parse_cores("0-2,5,7-8\n"), [0, 1, 2, 5, 7, 8]),
+        (lambda: placement.format_cores([]), ""),
+        (lambda: [placement.threads(*each) for each in ((8, 2), (2.5, 2), (1, 4))], [4, 1, 1]),
+        (lambda: placement.thread_variables({"OMP_NUM_THREADS": "3"}, 2), {}),
+        (
+            lambda: placement.thread_variables({"MKL_NUM_THREADS": "3"}, 2),
+            dict.fromkeys(
+                ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), "2"
+            ),
+        ),
+        (
+            lambda: parse(["-n", "1", "-x", "FOO.BAR", "-x", "a-b=c=d", "true"]).x,
+            [("FOO.BAR", None), ("a-b", "c=d")],
+        ),
     ],
 )
-def test_allocations(env: Mapping[str, str], hosts: list[Host] | None) -> None:
-    found = find_allocation(env)
-    assert (found.hosts if found else None) == hosts
+def test_what_is_read_from_options_and_allocations(
+    call: Callable[[], object], expected: object
+) -> None:
+    assert call() == expected
 
 
-def test_pbs_allocation() -> None:
-    """PBS Professional, User's Guide, "The Job's Node File": the example of
-    -l select=3:ncpus=2:mpiprocs=2, where each host is listed twice."""
-    path = GOLDEN / "pbs_nodefile"
-    found = find_allocation({"PBS_JOBID": "12.server", "PBS_NODEFILE": str(path)})
-    assert found
-    assert found.hosts == [Host("VnodeA", 2), Host("VnodeB", 2), Host("VnodeC", 2)]
-
-
-def test_kubernetes_allocation() -> None:
-    """Kubeflow MPI Operator, v2beta1: the hostfile that it mounts at /etc/mpi/hostfile."""
-    env = {
-        "K_MPI_JOB_ROLE": "launcher",
-        "OMPI_MCA_orte_default_hostfile": str(GOLDEN / "mpijob_hostfile"),
-    }
-    found = find_allocation(env)
-    assert found
-    assert found.hosts == [
-        Host("pi-worker-0.pi.default.svc", 2),
-        Host("pi-worker-1.pi.default.svc", 2),
-    ]
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *(
+            (lambda text=text: parse_hosts(text, "-H"), "-H .* is not HOST or HOST:RANKS")
+            for text in ("", "h1,,h2", "h1:0", "h1:x", "h1:2:3", "-x", "h 1", "h1;rm")
+        ),
+        (lambda: read_hostfile(written("")), "the file lists no host"),
+        (lambda: read_hostfile(written("h1 slots=two")), "line 1: 'h1 slots=two' is not HOST slot"),
+        (lambda: read_hostfile(written("h1\nh2 fast")), "line 2"),
+        (lambda: read_hostfile(Path("/nowhere")), "No such file"),
+        (lambda: read_rankfile(written("rank 0=h1\nrank 0=h2")), "line 2: 'rank 0=h2' is not a n"),
+        (lambda: read_rankfile(written("rank 1=h1")), "must be 0, 1, ... without a gap"),
+        (
+            lambda: read_rankfile(written("rank 0=h1 slot=0:1-3")),
+            "slot=0:1-3: write the numbers of the host's cores",
+        ),
+        (lambda: read_rankfile(written("0 h1")), "is not a new rank"),
+        (lambda: read_rankfile(written("")), "without a gap"),
+        (lambda: placed("a,b", 3), "-n 3 cannot be divided equally among 2 hosts"),
+        (lambda: placed("a,b", 1), "-n 1 cannot be divided equally"),
+        (lambda: placed("a:2,b:2", 5), r"-n 5: the hosts have only 4 slots \(a:2, b:2\)"),
+        (lambda: placed("a:2,b:4", None, 4), "-accelerators 4: a has only 2 slots"),
+        *(
+            (lambda wrong=wrong: parse(["-n", "1", "-x", wrong, "true"]), "is not VAR or VAR=VALUE")
+            for wrong in ("=x", "A B=1", "")
+        ),
+        (lambda: find_allocation({**LSF, "LSB_MCPU_HOSTS": "hostA many"}), "LSB_MCPU_HOSTS"),
+        (lambda: find_allocation({"PBS_JOBID": "9", "PBS_NODEFILE": "/nowhere"}), "PBS_NODEFILE"),
+        (lambda: mode_option("r:5", 4), "-mode r:5 is for 5 ranks, but there are 4"),
+        (lambda: mode_option("p:2x3", 4), "-mode p:2x3 is for 6 ranks, but there are 4"),
+        (lambda: mode_option("m:2x2", 4), "libddl has no mode m"),
+        (lambda: mode_option("c", 4), "libddl has no mode c"),
+        (lambda: mode_option("d", 4), "the numbers are missing"),
+        (lambda: mode_option("x:4", 4), "-mode x:4: expected A or A:XxY"),
+        (lambda: mode_option("d:2x2x1x1x1", 4), "up to four numbers"),
+        (lambda: mode_option("d:2x", 4), "expected A or"),
+        (lambda: library_options(["-dump_iter often"]), "-ddlarg -dump_iter often: expected"),
+        (lambda: library_options(["-dbg_level 9"]), "-ddlarg -dbg_level 9: expected"),
+    ],
+)
+def test_wrong_options_and_allocations(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(LaunchError, match=message):
+        call()
 
 
 def test_allocation_of_kubeflow_trainer() -> None:
     """Kubeflow Trainer v2 names the hostfile, and no role. The file means nothing elsewhere."""
-    env = {"OMPI_MCA_orte_default_hostfile": str(GOLDEN / "mpijob_hostfile")}
-    assert find_allocation(env) is None
-    found = find_allocation({**env, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert find_allocation(MPIJOB) is None
+    found = find_allocation({**MPIJOB, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert found and found.scheduler == "k8s"
     assert [host.ranks for host in found.hosts] == [2, 2]
     assert find_allocation({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) is None
@@ -214,136 +214,10 @@ def test_allocation_of_kubeflow_trainer() -> None:
 
 def test_launch_node_of_lsf_gets_no_rank(tmp_path: Path) -> None:
     """On clusters with launch nodes, which have jsrun."""
-    env = {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "batch5 1 h1 42 h2 42", "PATH": str(tmp_path)}
-    found = find_allocation(env)
-    assert found and found.hosts[0] == Host("batch5", 1)
+    env = {**LSF, "LSB_MCPU_HOSTS": "batch5 1 h1 42 h2 42", "PATH": str(tmp_path)}
+    assert (hosts_of(env) or [])[0] == Host("batch5", 1)
     (tmp_path / "jsrun").touch(0o755)
-    found = find_allocation(env)
-    assert found and found.hosts == [Host("h1", 42), Host("h2", 42)]
-
-
-def test_variables_may_have_any_name() -> None:
-    assert parse(["-n", "1", "-x", "FOO.BAR", "-x", "a-b=c=d", "true"]).x == [
-        ("FOO.BAR", None),
-        ("a-b", "c=d"),
-    ]
-    for wrong in ("=x", "A B=1", ""):
-        with pytest.raises(LaunchError, match="is not of the form VAR or VAR=VALUE"):
-            parse(["-n", "1", "-x", wrong, "true"])
-
-
-def test_wrong_allocations(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="LSB_MCPU_HOSTS"):
-        find_allocation({"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "hostA many"})
-    with pytest.raises(LaunchError, match="PBS_NODEFILE"):
-        find_allocation({"PBS_JOBID": "9", "PBS_NODEFILE": str(tmp_path / "none")})
-
-
-# ---- what the original's options mean ----
-
-
-@pytest.mark.parametrize(
-    ("mode", "size", "options"),
-    [
-        (None, 4, ""),
-        ("r", 4, "-mode r:4"),
-        ("r:4", 4, "-mode r:4"),
-        ("d:2x3", 6, "-mode d:2x3"),
-        ("p", 6, "-mode p:6"),
-        ("p:6x2x1x1", 12, "-mode p:6x2x1x1"),
-        ("t:8", 8, "-mode t:8"),
-        ("h", 4, "-mode h:4"),
-        ("b", 6, ""),
-        ("b:4x8x2", 64, "-mode d:4x8x2"),
-    ],
-)
-def test_modes(mode: str | None, size: int, options: str) -> None:
-    assert mode_option(mode, size)[0] == options
-
-
-@pytest.mark.parametrize(
-    ("mode", "message"),
-    [
-        ("r:5", "-mode r:5 is for 5 ranks, but there are 4"),
-        ("p:2x3", "-mode p:2x3 is for 6 ranks, but there are 4"),
-        ("m:2x2", "libddl has no mode m"),
-        ("c", "libddl has no mode c"),
-        ("d", "-mode d requires numbers"),
-        ("x:4", "-mode x:4: expected A or A:XxY"),
-        ("d:2x2x1x1x1", "up to four numbers"),
-        ("d:2x", "expected A or"),
-    ],
-)
-def test_wrong_modes(mode: str, message: str) -> None:
-    with pytest.raises(LaunchError, match=message):
-        mode_option(mode, 4)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "shape", "text"),
-    [
-        (4, (None, 2, None), "2x2"),
-        (4, (2, 2, 1), "2x2"),
-        (144, (18, 4, 2), "18x4;18x4"),
-        (4, (4, None, None), ""),
-        (4, (None, 1, 2), "2x1;2x1"),
-    ],
-)
-def test_racks_and_aisles(hosts: int, shape: tuple[Any, Any, Any], text: str) -> None:
-    assert describe(hosts, *shape) == text
-
-
-def test_library_options() -> None:
-    assert library_options(["-mode r:4 -dbg_level 2"]) == ("r:4", "", {"DDL_LOG": "debug"})
-    assert library_options(["-dbg_level 1"]) == (None, "", {"DDL_LOG": "plan"})  # as in C
-    for option in ("-dump_iter 100", "-dev_sync 1", "-rebind_iter 10"):
-        assert library_options([option]) == (None, option, {})
-    with pytest.raises(LaunchError, match="-ddlarg -dump_iter often: expected"):
-        library_options(["-dump_iter often"])
-    with pytest.raises(LaunchError, match="-ddlarg -dbg_level 9: expected"):
-        library_options(["-dbg_level 9"])
-
-
-# ---- cores ----
-
-
-@pytest.mark.parametrize(
-    ("nodes", "size", "binding", "cores"),
-    [
-        ([[0, 1, 2, 3], [4, 5, 6, 7]], 2, "numa", [[0, 1, 2, 3], [4, 5, 6, 7]]),
-        ([[0, 1, 2, 3], [4, 5, 6, 7]], 1, "numa", [[0, 1, 2, 3, 4, 5, 6, 7]]),
-        ([[0, 1, 2, 3], [4, 5, 6, 7]], 3, "numa", [[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]]),
-        ([[0, 1, 2, 3], [4, 5, 6, 7]], 4, "core", [[0, 1], [2, 3], [4, 5], [6, 7]]),
-        ([[0, 1, 2], [4, 5, 6]], 4, "core", [[0], [1, 2], [4], [5, 6]]),
-        ([[0, 1]], 3, "core", [[0, 1]] * 3),
-        ([[0, 1], [2, 3], [4], [5]], 2, "core", [[0, 1, 2, 3], [4, 5]]),
-        ([[0, 1], [2, 3]], 4, "none", [[0, 1, 2, 3]] * 4),
-    ],
-)
-def test_cores_of_ranks(
-    nodes: list[list[int]], size: int, binding: str, cores: list[list[int]]
-) -> None:
-    assert [placement.share(nodes, rank, size, binding) for rank in range(size)] == cores
-
-
-def test_cores_as_text() -> None:
-    assert placement.format_cores([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
-    assert placement.parse_cores("0-2,5,7-8\n") == [0, 1, 2, 5, 7, 8]
-    assert placement.format_cores([]) == ""
-
-
-def test_threads() -> None:
-    assert [placement.threads(cores, size) for cores, size in ((8, 2), (2.5, 2), (1, 4))] == [
-        4,
-        1,
-        1,
-    ]
-    assert placement.thread_variables({"OMP_NUM_THREADS": "3"}, 2) == {}
-    assert placement.thread_variables({"MKL_NUM_THREADS": "3"}, 2) == {
-        "OMP_NUM_THREADS": "2",
-        "OPENBLAS_NUM_THREADS": "2",
-        "TF_NUM_INTRAOP_THREADS": "2",
-    }
+    assert hosts_of(env) == [Host("h1", 42), Host("h2", 42)]
 
 
 def test_cores_respect_affinity() -> None:
@@ -355,7 +229,6 @@ def test_cores_respect_affinity() -> None:
 
 
 def test_threads_respect_cgroups() -> None:
-    """One core's and a half's time, whatever the cores."""
     first, second = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     root, values = first, {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"}
     if not first.is_dir():
@@ -378,8 +251,6 @@ def test_threads_respect_cgroups() -> None:
         group.rmdir()
     assert ended.stdout == f"{min(1.5, len(os.sched_getaffinity(0)))}\n", ended.stderr
 
-
-# ---- command lines ----
 
 BLOCKS = Layout(("a", "a", "b"))
 MIXED = Layout(("a", "b", "a"))
@@ -443,9 +314,6 @@ def test_command_lines(name: str) -> None:
     assert begin.files == {"hosts": hosts}
 
 
-# ---- frames ----
-
-
 def test_frames_in_pieces() -> None:
     stream = frame(b"O", b"abc") + frame(b"E") + frame(b"X", b"1 2 3")
     frames = Frames()
@@ -463,9 +331,6 @@ def test_frames_without_the_secret_are_refused() -> None:
             open_proven(kind, data, nonce, secret)
 
 
-# ---- output ----
-
-
 def test_each_host_has_a_color_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     assert console.stream(3, "[3 h2] ", console.out, 1).prefix == b"[3 h2] "
@@ -478,28 +343,19 @@ def test_each_host_has_a_color_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
     assert console.stream(3, "[3 h2] ", console.out, 1).prefix == b"[3 h2] "
 
 
-# ---- batch jobs ----
-
-
 @pytest.mark.parametrize("kind", ["slurm", "lsf", "pbs", "k8s"])
-def test_batch_jobs_are_as_documented(kind: str, tmp_path: Path) -> None:
+def test_batch_jobs_are_as_documented(run_here: Run, kind: str, tmp_path: Path) -> None:
     """The golden files name the documentation that each follows."""
     (tmp_path / "train.py").touch()
     options = ["-nodes", "2", "-accelerators", "4", "-mode", "d:4x2"]
     more = ["--image", "registry/train:1"] if kind == "k8s" else ["--submitarg", _LIMITS[kind]]
     command = [sys.executable, "-m", "ddl_launch", "--submit", kind, "--dry-run", *options]
-    ended = subprocess.run(
-        [*command, *more, "train.py", "--epochs", "3"],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    ended = run_here([*command, *more, "train.py", "--epochs", "3"])
+    assert (ended.code, ended.err) == (0, "")
     golden = [
         line for line in (GOLDEN / kind).read_text().splitlines() if not line.startswith("# Source")
     ]
-    assert ended.stdout.replace(sys.executable, "PYTHON").splitlines() == golden
+    assert ended.out.replace(sys.executable, "PYTHON").splitlines() == golden
     assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
 
 
@@ -516,33 +372,12 @@ _LIMITS = {"slurm": "--time=1:00:00", "lsf": "-W 60", "pbs": "-l walltime=1:00:0
         (["-nodes", "2", "-accelerators", "2"], "qsub is not in PATH"),
     ],
 )
-def test_wrong_submissions(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_wrong_submissions(run_here: Run, arguments: list[str], message: str) -> None:
     command = [sys.executable, "-m", "ddl_launch", "--submit", "pbs", *arguments, "/bin/true"]
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True
-    )
-    assert ended.returncode in (2, 127)
-    (line,) = ended.stderr.splitlines()
+    ended = run_here(command)
+    assert ended.code in (2, 127)
+    (line,) = ended.err.splitlines()
     assert message in line
-
-
-# ---- options that are misspelt, or another launcher's ----
-
-
-@pytest.mark.parametrize(
-    ("option", "similar"),
-    [
-        ("--output-dri", "--output-dir"),
-        ("--output_dirs=logs", "--output-dir"),
-        ("-hostfiel", "-hostfile"),
-        ("--dryrun", "--dry-run"),
-        ("--no-perfix", "--no-prefix"),
-        ("--acelerators", "-accelerators"),
-    ],
-)
-def test_misspelt_option_gets_a_suggestion(option: str, similar: str) -> None:
-    with pytest.raises(LaunchError, match=f"did you mean {similar}\\?"):
-        parse(["-n", "2", option, "logs", "train.py"])
 
 
 def test_unlike_option_gets_no_suggestion() -> None:
@@ -579,6 +414,12 @@ def test_option_of_another_launcher_is_accepted(words: list[str], name: str, val
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
+        (["--output-dri", "logs"], r"did you mean --output-dir\?"),
+        (["--output_dirs=logs"], r"did you mean --output-dir\?"),
+        (["-hostfiel", "logs"], r"did you mean -hostfile\?"),
+        (["--dryrun"], r"did you mean --dry-run\?"),
+        (["--no-perfix"], r"did you mean --no-prefix\?"),
+        (["--acelerators", "4"], r"did you mean -accelerators\?"),
         (["--node-rank", "1"], "start ddlrun once"),
         (["--node_rank=1"], "start ddlrun once"),
         (["--rdzv-backend", "c10d"], "omit it: ddlrun connects the ranks"),
@@ -593,7 +434,7 @@ def test_option_of_another_launcher_is_accepted(words: list[str], name: str, val
         (["--bind-to", "core"], "--bind core"),
     ],
 )
-def test_option_of_another_launcher_is_answered(words: list[str], answer: str) -> None:
+def test_misspelt_or_foreign_option_is_answered(words: list[str], answer: str) -> None:
     with pytest.raises(LaunchError, match=answer) as caught:
         parse(["-n", "2", *words, "train.py"])
     assert words[0].partition("=")[0] in str(caught.value)

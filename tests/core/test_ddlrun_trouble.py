@@ -2,8 +2,6 @@
 """ddlrun with a full disk, closed streams, under nohup, with a rank that does not end, with reports
 that are lost, and with files that are there already."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -12,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
+from conftest import Finished, Run, clean_environment, popen
 
 from ddl_launch import remote_job, root_cause, submit
 from ddl_launch.errors import LaunchError
@@ -25,14 +23,7 @@ LAUNCH = [sys.executable, "-m", "ddl_launch"]
 def test_nohup_is_kept(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import time; print('ready', flush=True); time.sleep(60)")
-    with subprocess.Popen(
-        ["nohup", *LAUNCH, "-n", "2", program],
-        cwd=tmp_path,
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with popen(["nohup", *LAUNCH, "-n", "2", program], cwd=tmp_path) as process:
         assert process.stdout
         lines = sorted(process.stdout.readline() for _ in range(2))
         assert lines == ["[0] ready\n", "[1] ready\n"]
@@ -44,11 +35,7 @@ def test_nohup_is_kept(tmp_path: Path) -> None:
         assert process.returncode == 128 + signal.SIGTERM
 
 
-# ---- output that cannot be written ----
-
-
 def test_a_full_disk_ends_ranks_as_any_failure(tmp_path: Path) -> None:
-    """They get SIGTERM first, and may save what they have."""
     program = tmp_path / "program.py"
     program.write_text("""
 import os, signal, sys, time
@@ -79,23 +66,16 @@ while True:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
-def test_closed_streams(tmp_path: Path, closed: str) -> None:
+def test_closed_streams(run_here: Run, tmp_path: Path, closed: str) -> None:
     program = tmp_path / "program.py"
     program.write_text("print('said'); raise SystemExit(3)")
     command = f"{shlex.join([*LAUNCH, '-n', '1', str(program)])} {closed}"
-    ended = subprocess.run(
-        ["sh", "-c", command],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        timeout=60,
-    )
-    assert ended.returncode == 3, ended.stderr
+    ended = run_here(["sh", "-c", command])
+    assert ended.code == 3, ended.err
 
 
 @pytest.mark.parametrize("removed", [False, True])
 def test_folder_of_output(tmp_path: Path, removed: bool) -> None:
-    """Its name is no UTF-8, or it is gone when it is looked at."""
     program = tmp_path / "program.py"
     program.write_text(f"import shutil, sys; {removed} and shutil.rmtree(sys.argv[1]); 1 / 0")
     folder = os.fsencode(tmp_path) + b"/r\\xe9sultats"
@@ -110,7 +90,7 @@ def test_folder_of_output(tmp_path: Path, removed: bool) -> None:
     assert b"rank 0 on " in ended.stderr and b"Traceback" not in ended.stderr, ended.stderr
 
 
-def test_a_rank_that_cannot_be_killed(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_be_killed(run_here: Run, tmp_path: Path) -> None:
     """As one that waits in the kernel. Here ddlrun does not send the signal."""
     program, launch = tmp_path / "program.py", tmp_path / "launch.py"
     program.write_text("""
@@ -129,16 +109,10 @@ job.LocalJob._send_signal = lambda self, n: None if n == signal.SIGKILL else sen
 supervisor._LEAVE = 0.5
 sys.exit(cli.main(sys.argv[1:]))
 """)
-    ended = subprocess.run(
-        [sys.executable, launch, "-n", "2", "--grace", "0.5", program],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
-    assert ended.returncode == 5
-    assert "rank 1 on " in ended.stderr and "cannot be killed; it keeps running" in ended.stderr
+    command = [sys.executable, launch, "-n", "2", "--grace", "0.5", program]
+    ended = run_here(command)
+    assert ended.code == 5
+    assert "rank 1 on " in ended.err and "cannot be killed: leaving it" in ended.err
 
 
 def test_lost_reports_name_nobody() -> None:
@@ -164,9 +138,6 @@ def test_a_colon_is_refused() -> None:
         remote_job._wrapped(["train.py", ":", "more"])
 
 
-# ---- batch jobs ----
-
-
 @pytest.fixture
 def submitted(tmp_path: Path) -> list[str]:
     """The command that submits to a stand-in for qsub, which takes everything."""
@@ -177,24 +148,21 @@ def submitted(tmp_path: Path) -> list[str]:
     return [*LAUNCH, "--submit", "pbs", "-nodes", "2", "-accelerators", "2", "/bin/true"]
 
 
-def test_files_of_the_user_are_kept(submitted: list[str], tmp_path: Path) -> None:
+def test_files_of_the_user_are_kept(run_here: Run, submitted: list[str], tmp_path: Path) -> None:
     """One that ddlrun has written, and nobody has changed, is written again."""
 
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
+    def run(*options: str) -> Finished:
         path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
         command = [*submitted[:5], *options, *submitted[5:]]
-        return subprocess.run(
-            command, cwd=tmp_path, env=clean_environment({"PATH": path}), **captured
-        )
+        return run_here(command, env={"PATH": path})
 
-    captured = {"capture_output": True, "text": True, "timeout": 60}
     script = tmp_path / "true.pbs"
-    assert run().returncode == run("--submitarg", "-l walltime=1").returncode == 0
+    assert run().code == run("--submitarg", "-l walltime=1").code == 0
     assert "walltime=1" in script.read_text() and script.read_text().startswith("#!/bin/sh\n")
     script.write_text(script.read_text() + "# changed\n")
     refused = run()
-    assert refused.returncode == 2
-    assert "true.pbs already exists, and was changed" in refused.stderr
+    assert refused.code == 2
+    assert "true.pbs exists and was changed" in refused.err
     assert script.read_text().endswith("# changed\n")
 
 

@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl doctor`: of this machine, and of others as their files would show them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 import ddl_core
 from ddl_core import Config, Endpoint, errors
 from ddl_launch.commands import doctor, installation, machine, selftest
 from ddl_launch.commands.cli import main
 from ddl_launch.commands.finding import Finding
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 DOCTOR = [sys.executable, "-m", "ddl_launch.commands", "doctor"]
 
@@ -34,8 +29,8 @@ def levels(found: list[Finding]) -> dict[str, str]:
     return {f.what: f.level for f in found}
 
 
-def test_this_machine(run_program: Run, tmp_path: Path) -> None:
-    ended = run_program([*DOCTOR, "--ranks", "2"], cwd=tmp_path)
+def test_this_machine(run_here: Run) -> None:
+    ended = run_here([*DOCTOR, "--ranks", "2"])
     assert ended.code == ("\nBAD " in ended.out), ended.out + ended.err
     for word in ("libddl", "eth0" if Path("/sys/class/net/eth0").exists() else "lo ", "cores"):
         assert word in ended.out
@@ -63,7 +58,6 @@ def test_as_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_how_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those on this machine where ddlrun tells, else all."""
     for variable, value in (("RANK", "3"), ("SIZE", "700"), ("RENDEZVOUS", "tcp://a:1")):
         monkeypatch.setenv(f"DDL_{variable}", value)
     assert any(" 700 ranks" in f.told for f in doctor.findings(test=False))
@@ -100,7 +94,6 @@ def test_a_wrong_environment(
 
 
 def test_interfaces_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The format of addresses that the tool knows is the library's."""
     with Endpoint(interfaces="lo") as endpoint:
         found = installation.interfaces(endpoint.address)
         with pytest.raises(ValueError, match="truncated"):

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """dump_on_signal: what is told while the program is in a blocking call, by real signals."""
 
-from __future__ import annotations
-
 import signal
 import textwrap
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 import ddl_core
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 BLOCKED = """
 import asyncio, os, signal, threading, time

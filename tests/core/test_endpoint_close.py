@@ -2,8 +2,6 @@
 """An endpoint is closed while a thread joins, or while one of its comms is being closed: it is
 destroyed once, after its comms."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -122,8 +120,6 @@ def test_a_comm_is_being_closed(recorder: Recorder) -> None:
 
 
 def test_closing_a_comm_is_interrupted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the comm is not freed, and neither is what it uses."""
-
     def interrupt(handle: Any) -> bool:
         raise KeyboardInterrupt
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which world an environment describes. Pure: environments are given as mappings."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddl_core import torch_choices
@@ -40,50 +38,65 @@ def summary(world: World) -> tuple[str, int, int, str | None]:
     return world.launcher, world.rank, world.size, world.url
 
 
+PLAIN = {name: value for name, value in TORCHRUN.items() if "ELASTIC" not in name}
+MPIRUN = ("mpirun", 2, 3, None)
+ALONE = ("alone", 0, 1, None)
+ELSEWHERE = {"DDL_RENDEZVOUS": "tcp://other:1234"}
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (DDLRUN, ("ddlrun", 1, 4, "tcp://127.0.0.1:20001")),
+        (OPEN_MPI, MPIRUN),
+        (MPICH, MPIRUN),
+        ({"PMIX_RANK": "2"}, ("mpirun", -1, 0, None)),  # MPI knows the size
+        (TORCHRUN, ("torchrun", 5, 8, "tcp://node1:29517")),
+        ({**TORCHRUN, "MASTER_PORT": "65530"}, ("torchrun", 5, 8, "tcp://node1:65513")),
+        ({**TORCHRUN, "MASTER_ADDR": "fe80::1"}, ("torchrun", 5, 8, "tcp://[fe80::1]:29517")),
+        # Variables that give no place.
+        ({"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}, ALONE),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ALONE),
+        ({"DDL_RENDEZVOUS": ""}, ALONE),
+        ({**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, ("srun", 0, 1, None)),
+        # Batch shells of Slurm, also with a rendezvous that they export for srun.
+        (SBATCH, ALONE),
+        (SALLOC, ALONE),
+        ({"SLURM_JOB_ID": "77", "DDL_RENDEZVOUS": "tcp://h:1"}, ALONE),
+        ({**SRUN, **MPICH}, MPIRUN),  # mpirun below srun
+        # Precedence.
+        ({**PLAIN, **SRUN}, ("torchrun", 5, 8, "tcp://node1:29517")),
+        ({**PLAIN, **SRUN, **OPEN_MPI}, MPIRUN),
+        ({**PLAIN, **SRUN, **OPEN_MPI, **DDLRUN}, ("ddlrun", 1, 4, "tcp://127.0.0.1:20001")),
+        ({**OPEN_MPI, **TORCHRUN}, ("torchrun", 5, 8, "tcp://node1:29517")),  # below mpirun
+        ({**TORCHRUN, **ELSEWHERE, "DDL_SECRET": "x"}, ("torchrun", 5, 8, "tcp://other:1234")),
+        ({**SRUN, **ELSEWHERE, "DDL_SECRET": "x"}, ("srun", 3, 4, "tcp://other:1234")),
+    ],
+)
+def test_world_of_a_launcher(env: dict[str, str], expected: tuple[str, int, int, str]) -> None:
+    assert summary(detect(env)) == expected
+
+
 def test_alone() -> None:
     assert detect({"PATH": "/bin", "HOME": "/"}) == World("alone", 0, 1, None, None, "")
 
 
-def test_ddlrun() -> None:
-    assert summary(detect(DDLRUN)) == ("ddlrun", 1, 4, "tcp://127.0.0.1:20001")
-    assert detect(DDLRUN).secret is None  # the library reads DDL_SECRET
-
-
-@pytest.mark.parametrize("env", [OPEN_MPI, MPICH], ids=["openmpi", "mpich"])
-def test_mpirun(env: dict[str, str]) -> None:
-    assert summary(detect(env)) == ("mpirun", 2, 3, None)
-
-
-def test_mpirun_with_pmix_alone_leaves_the_size_to_mpi() -> None:
-    assert summary(detect({"PMIX_RANK": "2"})) == ("mpirun", -1, 0, None)
-
-
-def test_torchrun() -> None:
-    world = detect(TORCHRUN)
-    assert summary(world) == ("torchrun", 5, 8, "tcp://node1:29517")
-    assert world.secret == "abc.1"
-
-
-def test_torchrun_port_stays_in_range() -> None:
-    assert detect({**TORCHRUN, "MASTER_PORT": "65530"}).url == "tcp://node1:65513"
-
-
-def test_torchrun_ipv6() -> None:
-    assert detect({**TORCHRUN, "MASTER_ADDR": "fe80::1"}).url == "tcp://[fe80::1]:29517"
-
-
-@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
-def test_part_of_torchruns_variables_is_refused(missing: str) -> None:
-    env = {name: value for name, value in TORCHRUN.items() if name != missing}
-    with pytest.raises(
-        InvalidArgument, match=f"torchrun's variables are incomplete: .*, but not {missing};"
-    ):
-        detect(env)
+def test_secret() -> None:
+    own = {"DDL_RENDEZVOUS": "tcp://other:1234", "DDL_SECRET": "x"}
+    for env in (DDLRUN, {**TORCHRUN, **own}, {**SRUN, **own}):
+        assert detect(env).secret is None  # the library reads DDL_SECRET
+    assert detect(TORCHRUN).secret == "abc.1"
+    assert detect(SRUN).secret == "77.2"
+    assert detect({**SRUN, "SLURM_JOB_ID": "4227858432"}).secret == "4227858432.2"
 
 
 @pytest.mark.parametrize(
     ("env", "missing"),
     [
+        *(
+            ({name: value for name, value in TORCHRUN.items() if name != missing}, missing)
+            for missing in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        ),
         ({"RANK": "1", "WORLD_SIZE": "2"}, "MASTER_ADDR, MASTER_PORT"),
         ({"WORLD_SIZE": "2"}, "RANK, MASTER_ADDR, MASTER_PORT"),
         ({"DDL_RENDEZVOUS": "tcp://127.0.0.1:20001"}, "DDL_RANK, DDL_SIZE"),
@@ -93,36 +106,23 @@ def test_part_of_torchruns_variables_is_refused(missing: str) -> None:
     ],
 )
 def test_part_of_a_launchers_variables_is_refused(env: dict[str, str], missing: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"are incomplete: .* is set, but not {missing};"):
+    with pytest.raises(InvalidArgument, match=f"are incomplete: .*, but not {missing};"):
         detect(env)
 
 
 @pytest.mark.parametrize(
-    "env",
+    "more",
     [
-        {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"},
-        {"RANK": "0", "WORLD_SIZE": "1"},
-        {"DDL_RENDEZVOUS": ""},
+        {},
+        # Batch scripts export a part of torchrun's variables before srun.
+        {"WORLD_SIZE": "4", "MASTER_ADDR": "n08", "MASTER_PORT": "29500"},
+        {"PMI_RANK": "3", "PMI_SIZE": "4"},
+        {"PMIX_RANK": "3"},
     ],
 )
-def test_variables_that_give_no_place_mean_alone(env: dict[str, str]) -> None:
-    assert summary(detect(env)) == ("alone", 0, 1, None)
-
-
-def test_part_of_torchruns_variables_under_srun_is_srun() -> None:
-    """Batch scripts export them before srun."""
-    env = {**SRUN, "WORLD_SIZE": "4", "MASTER_ADDR": "n08", "MASTER_PORT": "29500"}
-    assert detect(env).launcher == "srun"
-
-
-def test_slurm_job_id_of_ten_digits() -> None:
-    world = detect({**SRUN, "SLURM_JOB_ID": "4227858432"})
-    assert (world.launcher, world.rank, world.secret) == ("srun", 3, "4227858432.2")
-
-
-def test_srun() -> None:
-    world = detect(SRUN)
-    assert (world.launcher, world.rank, world.size, world.secret) == ("srun", 3, 4, "77.2")
+def test_srun(more: dict[str, str]) -> None:
+    world = detect({**SRUN, **more})
+    assert (world.launcher, world.rank, world.size) == ("srun", 3, 4)
     assert world.url is not None
     host, port = world.url.removeprefix("tcp://").split(":")
     assert host == "n08"
@@ -134,50 +134,12 @@ def test_srun_steps_use_different_ports() -> None:
     assert len(urls) == 20
 
 
-def test_srun_of_one_task_is_alone() -> None:
-    env = {**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
-    assert summary(detect(env)) == ("srun", 0, 1, None)
-
-
-@pytest.mark.parametrize("env", [SBATCH, SALLOC], ids=["sbatch", "salloc"])
-def test_a_batch_shell_of_slurm_is_alone(env: dict[str, str]) -> None:
-    world = detect(env)
-    assert summary(world) == ("alone", 0, 1, None)
-    assert "SLURM_NTASKS is 4, but srun did not start this process" in world.warning
-
-
-def test_rendezvous_that_a_batch_shell_exports_for_srun_is_no_place() -> None:
-    world = detect({"SLURM_JOB_ID": "77", "DDL_RENDEZVOUS": "tcp://h:1"})
-    assert summary(world) == ("alone", 0, 1, None)
-    assert world.warning.startswith("DDL_RENDEZVOUS is set, but srun did not start this process")
-
-
-def test_order_of_precedence() -> None:
-    plain = {name: value for name, value in TORCHRUN.items() if "ELASTIC" not in name}
-    launchers = [("ddlrun", DDLRUN), ("mpirun", OPEN_MPI), ("torchrun", plain), ("srun", SRUN)]
-    everything: dict[str, str] = {}
-    for launcher, env in reversed(launchers):
-        everything |= env
-        assert detect(everything).launcher == launcher
-
-
-def test_srun_that_sets_pmi_is_srun() -> None:
-    assert detect({**SRUN, "PMI_RANK": "3", "PMI_SIZE": "4"}).launcher == "srun"
-    assert detect({**SRUN, "PMIX_RANK": "3"}).launcher == "srun"
-
-
-def test_mpirun_below_srun_is_mpirun() -> None:
-    assert summary(detect({**SRUN, **MPICH}))[:3] == ("mpirun", 2, 3)
-
-
-def test_torchrun_below_mpirun_is_torchrun() -> None:
-    assert detect({**OPEN_MPI, **TORCHRUN}).launcher == "torchrun"
-
-
-@pytest.mark.parametrize("env", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
-def test_ddl_rendezvous_and_ddl_secret_take_precedence(env: dict[str, str]) -> None:
-    world = detect({**env, "DDL_RENDEZVOUS": "tcp://other:1234", "DDL_SECRET": "x"})
-    assert (world.url, world.secret) == ("tcp://other:1234", None)
+def test_batch_shell_of_slurm_warns() -> None:
+    for env in (SBATCH, SALLOC):
+        said = "SLURM_NTASKS is 4, but srun did not start this process"
+        assert said in detect(env).warning
+    warning = detect({"SLURM_JOB_ID": "77", "DDL_RENDEZVOUS": "tcp://h:1"}).warning
+    assert warning.startswith("DDL_RENDEZVOUS is set, but srun did not start this process")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +180,6 @@ def test_first_host_of_slurms_lists(nodes: str, first: str) -> None:
 
 
 def test_host_of_rank_0() -> None:
-    """As the launcher calls it, whatever the rendezvous."""
     elsewhere = {"DDL_RENDEZVOUS": "tcp://other:1"}
     assert detect({**DDLRUN, "MASTER_ADDR": "node1"}).master == "node1"
     assert detect(DDLRUN).master is None

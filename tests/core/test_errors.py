@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every status of ddl.h has exactly one exception class, in the group that the header gives it."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from pathlib import Path

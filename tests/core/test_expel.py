@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comm.expel: a rank that hangs is counted as dead, and the others go on without it."""
 
-from __future__ import annotations
-
 import textwrap
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 from ranks import together
 
 from ddl_core import Comm, errors
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 HANGS = """
 import os, signal, sys, threading

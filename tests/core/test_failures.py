@@ -2,8 +2,6 @@
 """What the other processes see when one of them is wrong, leaves or dies: a typed error that names
 it, on every rank and soon."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -11,12 +9,9 @@ import textwrap
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
+from conftest import Finished, Run
 
 # Each rank prints what it caught, and waits, lest its own end be what others see.
 PROGRAM = """
@@ -46,7 +41,6 @@ def program(body: str, linger: float = 0.5) -> str:
 
 
 def caught(ended: Finished, rank: int) -> tuple[str, float, str]:
-    """The class, the seconds and the message of what `rank` caught; the comm remembers the same."""
     lines = ended.lines(rank)
     assert lines, f"rank {rank} printed nothing\n{ended.out}\n{ended.err}"
     found = re.fullmatch(r"(\w+) after ([\d.]+) s: (.*)", lines[0])
@@ -84,46 +78,34 @@ def test_mismatch_is_seen_by_all(
 
 
 @pytest.mark.parametrize(("size", "links"), [(2, "tcp"), (4, "shm"), (4, "tcp")])
-@pytest.mark.parametrize("operation", ["allreduce", "barrier", "asynchronous"])
-def test_killed_rank_is_named_to_the_others(
-    ddlrun: Run, size: int, links: str, operation: str
+@pytest.mark.parametrize(
+    ("end", "call"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "comm.allreduce(ones)"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "comm.barrier()"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "comm.allreduce_async(ones).wait()"),
+        ("raise SystemExit(7)", "comm.allreduce(ones)"),
+    ],
+    ids=["allreduce", "barrier", "asynchronous", "raises"],
+)
+def test_lost_rank_is_named_to_the_others(
+    ddlrun: Run, size: int, links: str, end: str, call: str
 ) -> None:
-    call = {
-        "allreduce": "comm.allreduce(ones)",
-        "barrier": "comm.barrier()",
-        "asynchronous": "comm.allreduce_async(ones).wait()",
-    }[operation]
     body = f"""
     if comm.rank == 1:
         time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGKILL)
+        {end}
     {call}
     """
     ended = ddlrun(size, program(body), env={"DDL_LINKS": links}, limit=40)
-    assert ended.code == 128 + 9
-    killed = re.search(r"ddlrun: rank 1 on \S+ \(pid \d+\) was killed by SIGKILL", ended.err)
-    assert killed, ended.err
+    code, how = (7, "ended with exit code 7") if "7" in end else (137, "was killed by SIGKILL")
+    assert ended.code == code
+    assert re.search(rf"ddlrun: rank 1 on \S+ \(pid \d+\) {how}", ended.err), ended.err
     for rank in set(range(size)) - {1}:
         name, seconds, message = caught(ended, rank)
         assert name == "PeerLost", message
         assert seconds < 5
         assert "rank 1" in message
-
-
-@pytest.mark.parametrize("links", ["shm", "tcp"])
-def test_rank_that_raises_is_named_to_the_others(ddlrun: Run, links: str) -> None:
-    body = """
-    if comm.rank == 2:
-        raise SystemExit(7)
-    comm.allreduce(ones)
-    """
-    ended = ddlrun(3, program(body), env={"DDL_LINKS": links}, limit=40)
-    assert ended.code == 7
-    assert re.search(r"ddlrun: rank 2 on \S+ \(pid \d+\) ended with exit code 7", ended.err)
-    for rank in range(2):
-        name, _, message = caught(ended, rank)
-        assert name == "PeerLost", message
-        assert "rank 2" in message
 
 
 def test_abort_reaches_other_processes(ddlrun: Run) -> None:
@@ -231,38 +213,22 @@ open("gave up " + os.environ["DDL_RANK"], "w").close()
     assert re.match("(TimedOut|Unreachable|Refused) True ", ended.lines(2)[0])
 
 
-def test_interrupted_wait_ends_at_once(ddlrun: Run) -> None:
-    text = """
+@pytest.mark.parametrize("call", ["ddl_core.init()", "comm.allreduce_async(np.ones(3)).wait()"])
+def test_interrupted_call_ends_at_once(ddlrun: Run, call: str) -> None:
+    text = f"""
 import os, signal, threading, time
 import numpy as np
 import ddl_core
-comm = ddl_core.init()
-comm.barrier()
-if comm.rank == 1:
-    time.sleep(5)
-    raise SystemExit
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-started = time.monotonic()
-try:
-    comm.allreduce_async(np.ones(3)).wait()
-except KeyboardInterrupt:
-    print("interrupted", time.monotonic() - started < 3)
-"""
-    ended = ddlrun(2, text).expect_success()
-    assert ended.lines(0) == ["interrupted True"]
-
-
-def test_interrupted_init_ends_at_once(ddlrun: Run) -> None:
-    text = """
-import os, signal, threading, time
-import ddl_core
+if "comm." in {call!r}:
+    comm = ddl_core.init()
+    comm.barrier()
 if os.environ["DDL_RANK"] == "1":
     time.sleep(5)
     raise SystemExit
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 started = time.monotonic()
 try:
-    ddl_core.init()
+    {call}
 except KeyboardInterrupt:
     print("interrupted", time.monotonic() - started < 3)
 """

@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays on a GPU, which is the stand-in of libddl/tests/cuda_standin."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from conftest import library_path
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run, library_path
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "gpu.py"
@@ -89,7 +83,6 @@ print("refused")
 
 @pytest.fixture(scope="module")
 def standin_env(cuda_standin: Path) -> dict[str, str]:
-    """The environment of a process that finds the stand-in."""
     return {**library_path(cuda_standin), "PYTHONPATH": str(ROOT / "tests")}
 
 
@@ -99,11 +92,7 @@ NCCL, HOST = "1", "0"
 
 @pytest.mark.parametrize(
     "size, direct, gpus",
-    [
-        pytest.param(1, HOST, 1, marks=pytest.mark.slow),
-        (3, HOST, 1),
-        (3, NCCL, 3),
-    ],
+    [pytest.param(1, HOST, 1, marks=pytest.mark.slow), (3, HOST, 1), (3, NCCL, 3)],
 )
 def test_operations(
     ddlrun: Run, standin_env: dict[str, str], size: int, direct: str, gpus: int
@@ -122,7 +111,6 @@ def test_operations(
 
 
 def results(rank: int, size: int) -> int:
-    """How many the program compares."""
     runs, ordered = 3 * (6 + 5) + 1, 3 * (4 + 4) + 1
     each = 11 + (rank == size - 1) + 2 * (rank == 0)
     return runs * each + ordered
@@ -137,7 +125,7 @@ def test_a_kill(ddlrun: Run, standin_env: dict[str, str], links: str, tmp_path: 
 
 
 def test_the_library_of_a_package_is_found(
-    run_program: Run, cuda_standin: Path, tmp_path: Path
+    run_here: Run, cuda_standin: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "nvidia" / "nccl" / "lib"
     folder.mkdir(parents=True)
@@ -145,7 +133,7 @@ def test_the_library_of_a_package_is_found(
     find = "import ctypes, ddl_core.gpu as gpu; {} ctypes.CDLL('libnccl.so.2')"
     env = {"PYTHONPATH": str(tmp_path)}
     for call, code in (("", 1), ("gpu.load_libraries();", 0)):
-        ended = run_program([sys.executable, "-c", find.format(call)], cwd=tmp_path, env=env)
+        ended = run_here([sys.executable, "-c", find.format(call)], env=env)
         assert ended.code == code, ended.err
 
 

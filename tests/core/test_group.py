@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups: what was collected is submitted as one, again and again."""
 
-from __future__ import annotations
-
 import gc
 import time
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C and lack of memory at the worst moment: nothing is lost, and no user stays counted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -105,13 +103,6 @@ print(lost)
 """
 
 
-def test_dropped_without_memory_keeps_the_arrays(tmp_path: Path) -> None:
-    pytest.importorskip("_testcapi")
-    command = [sys.executable, "-c", WITHOUT_MEMORY_TO_DROP]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert (ended.stdout, ended.returncode) == ("0\n", 0), ended.stderr
-
-
 def test_interrupted_join_loses_no_comm(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 
@@ -165,12 +156,6 @@ print(strikes > 100, comm._fast_path.users)
 """
 
 
-def test_many_signals_leave_no_user_counted(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STORM]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert (ended.stdout, ended.returncode) == ("True 0\n", 0), ended.stderr
-
-
 WITHOUT_MEMORY = """
 import threading, time
 import _testcapi
@@ -214,8 +199,14 @@ print(missed, array[0])
 """
 
 
-def test_other_threads_run_while_an_operation_without_memory_ends(tmp_path: Path) -> None:
-    pytest.importorskip("_testcapi")
-    command = [sys.executable, "-c", WITHOUT_MEMORY]
+@pytest.mark.parametrize(
+    ("program", "out"),
+    [(WITHOUT_MEMORY_TO_DROP, "0\n"), (STORM, "True 0\n"), (WITHOUT_MEMORY, "True 2.0\n")],
+    ids=["arrays_of_a_dropped_work", "users_in_a_storm_of_signals", "other_threads_run"],
+)
+def test_signals_and_lack_of_memory_lose_nothing(program: str, out: str, tmp_path: Path) -> None:
+    if "_testcapi" in program:
+        pytest.importorskip("_testcapi")
+    command = [sys.executable, "-c", program]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert (ended.stdout, ended.returncode) == ("True 2.0\n", 0), ended.stderr
+    assert (ended.stdout, ended.returncode) == (out, 0), ended.stderr

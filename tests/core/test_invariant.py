@@ -1,39 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Invariant sums from Python: the settings, the helper for parts, and ordered reduce-scatter."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
-from ranks import join, together
+from ranks import join, operand, together, tree
 
-from ddl_core import Comm, Config, Endpoint, add
+from ddl_core import Comm, Config, Endpoint
 from ddl_core.errors import DdlError, InvalidArgument
 
 pytestmark = pytest.mark.pure
 
-Array = np.ndarray[Any, Any]
 WORKERS = 8
 COUNT = 999
 CREATIONS = 30
-
-
-def operand(worker: int) -> Array:
-    random = np.random.default_rng(worker)
-    values = random.standard_normal(COUNT) * 10.0 ** random.integers(-6, 7, COUNT)
-    return values.astype("f")
-
-
-def tree(first: int, size: int) -> Array:
-    if size == 1:
-        return operand(first)
-    half = 1 << (size - 1).bit_length() - 1
-    left, right = tree(first, half), tree(first + half, size - half)
-    return add(np.empty_like(left), left, right)
 
 
 def comms(size: int, config: Config) -> Iterator[Sequence[Comm]]:
@@ -60,14 +42,14 @@ def test_size_has_the_bits_of_the_tree_in_any_slices(by_size: Sequence[Comm]) ->
     def run(rank: int) -> list[bytes]:
         results = []
         for pieces in (1, 3, 37):
-            whole = operand(rank)
+            whole = operand(rank, COUNT)
             for piece in np.split(whole, pieces):
                 by_size[rank].allreduce(piece)
             results.append(whole.tobytes())
         return results
 
     for results in together(run, size):
-        assert results == [tree(0, size).tobytes()] * 3
+        assert results == [tree(0, size, COUNT).tobytes()] * 3
 
 
 def test_workers_have_the_same_bits_on_any_ranks(by_ranks: Sequence[Comm]) -> None:
@@ -77,7 +59,7 @@ def test_workers_have_the_same_bits_on_any_ranks(by_ranks: Sequence[Comm]) -> No
         comm = by_ranks[rank]
         order = comm.order(WORKERS)
         own = range(rank * WORKERS // size, (rank + 1) * WORKERS // size)
-        parts = order.sums(rank, np.stack([operand(v) for v in own]))
+        parts = order.sums(rank, np.stack([operand(v, COUNT) for v in own]))
         total = comm.allreduce_ordered(order, parts, np.empty(COUNT, "f"))
         counts = [COUNT // size] * (size - 1) + [COUNT - COUNT // size * (size - 1)]
         block = np.empty(counts[rank], "f")
@@ -86,7 +68,7 @@ def test_workers_have_the_same_bits_on_any_ranks(by_ranks: Sequence[Comm]) -> No
         equal = comm.reduce_scatter_ordered(order, even, np.empty(COUNT // size, "f"))
         return total.tobytes(), block.tobytes(), equal.tobytes()
 
-    expected, each = tree(0, WORKERS), COUNT // size
+    expected, each = tree(0, WORKERS, COUNT), COUNT // size
     for rank, (total, block, equal) in enumerate(together(run, size)):
         end = COUNT if rank == size - 1 else (rank + 1) * each
         assert total == expected.tobytes()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library of the wheel, loaded by programs of other languages: here with ctypes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m ddl_core` says what is there, without importing a framework."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess
@@ -57,7 +55,6 @@ def test_info_without_the_framework(adapter: str, module: str, name: str, tmp_pa
 
 
 def test_import_without_the_framework() -> None:
-    """It stays an error that a program can catch."""
     program = (
         "import sys; sys.modules['torch'] = None\n"
         "try: import ddl_torch\n"

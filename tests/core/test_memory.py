@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl_core.empty`: arrays that ranks on one host read in place."""
 
-from __future__ import annotations
-
 import textwrap
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from conftest import Run
 
 import ddl_core
 from ddl_core.errors import InvalidState
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 SUMS = """
 import gc
@@ -76,7 +71,6 @@ ddl_core.finalize()
 
 
 def test_a_forked_child_has_the_bytes_of_the_fork(ddlrun: Run) -> None:
-    """It reads and overwrites 100 MB, and neither its parent nor other ranks see that."""
     ddlrun(2, textwrap.dedent(FORKS)).expect_success()
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics as Prometheus reads them: the text, the server, and where init serves by itself."""
 
-from __future__ import annotations
-
 import os
 import re
 import textwrap
@@ -10,18 +8,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Run
 from ranks import together
 
 from ddl_core import Comm, errors, metrics
 from ddl_core.environment import metrics_port
 from ddl_core.latencies import Latencies
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 NAMES = {
     "ddl_operations_total": "counter",
@@ -177,7 +173,6 @@ def test_latencies_count_each_operation_once() -> None:
 
 
 def test_dashboard_shows_what_there_is() -> None:
-    """Each name in Grafana's file is one of the metrics."""
     path = Path(__file__).resolve().parents[2] / "examples" / "grafana.json"
     used = set(re.findall(r"ddl_\w+", path.read_text())) - {"libddl"}
     assert {name.removesuffix("_bucket") for name in used} == set(NAMES)

@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Broadcasts with different roots, which succeed on each rank. Closing reports the mismatch."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
+from conftest import Run
 from ranks import together
 
 from ddl_core import Comm
 from ddl_core.errors import Mismatch
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 CALL = """
 import numpy as np

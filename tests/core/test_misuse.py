@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Misuse of objects: copies, which would own a handle twice, and arguments of wrong types."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

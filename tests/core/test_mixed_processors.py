@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """x86-64 and arm64 ranks in one job, the latter emulated by qemu-user."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
@@ -35,7 +33,6 @@ def run(*command: str | Path, limit: float = 500) -> str:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """The command of each processor's program."""
     folder = tmp_path_factory.mktemp("mixed")
     settings = {
         "CMAKE_SYSTEM_NAME": "Linux",

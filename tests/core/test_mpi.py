@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """mpirun of Open MPI and of MPICH, from their wheels: init finds the world by mpi4py."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Mpi, Run
+from conftest import Mpi, Run
 
 COLLECTIVES = Path(__file__).parent.parent / "matrix" / "program.py"
 
@@ -22,15 +17,15 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_collectives(mpi: Mpi, run_program: Run, tmp_path: Path, size: int) -> None:
+def test_collectives(mpi: Mpi, run_here: Run, size: int) -> None:
     command = mpi.command(size, COLLECTIVES)
-    ended = run_program(command, cwd=tmp_path, env=mpi.environment, limit=120).expect_success()
+    ended = run_here(command, env=mpi.environment, limit=120).expect_success()
     found = re.findall(r"local (\d) (\d)", ended.out)
     assert sorted(found) == [(str(rank), str(size)) for rank in range(size)]
     assert re.search(r"\d+ cases", ended.out)
 
 
-def test_ranks_are_those_of_mpi(mpi: Mpi, run_program: Run, tmp_path: Path) -> None:
+def test_ranks_are_those_of_mpi(mpi: Mpi, run_here: Run, tmp_path: Path) -> None:
     text = """
 import logging
 from mpi4py import MPI
@@ -43,12 +38,12 @@ for _ in range(2):
 print("same as MPI")
 """
     command = mpi.command(3, write(tmp_path, text))
-    ended = run_program(command, cwd=tmp_path, env=mpi.environment, limit=120).expect_success()
+    ended = run_here(command, env=mpi.environment, limit=120).expect_success()
     assert ended.out.count("same as MPI") == 3
     assert re.search(r"rank 2 of 3, launcher: mpirun", ended.err)
 
 
-def test_rank_that_does_not_come(mpi: Mpi, run_program: Run, tmp_path: Path) -> None:
+def test_rank_that_does_not_come(mpi: Mpi, run_here: Run, tmp_path: Path) -> None:
     text = """
 import time
 from mpi4py import MPI
@@ -66,12 +61,12 @@ else:
 MPI.COMM_WORLD.Abort(3)
 """
     command = mpi.command(2, write(tmp_path, text))
-    run_program(command, cwd=tmp_path, env=mpi.environment, limit=120)
+    run_here(command, env=mpi.environment, limit=120)
     told = (tmp_path / "told").read_text()
     assert "TimedOut True not all of the 2 MPI ranks called init within 1 s" in told
 
 
-def test_another_mpi_than_mpiruns(mpi: Mpi, run_program: Run, tmp_path: Path) -> None:
+def test_another_mpi_than_mpiruns(mpi: Mpi, run_here: Run, tmp_path: Path) -> None:
     """As when mpi4py was built for the other one: every rank is its own world there."""
     text = """
 import os
@@ -87,6 +82,6 @@ except ddl_core.DdlError as error:
     print(type(error).__name__, error)
 """
     command = mpi.command(1, write(tmp_path, text))[-2:]
-    ended = run_program(command, cwd=tmp_path, env=mpi.environment, limit=120).expect_success()
+    ended = run_here(command, env=mpi.environment, limit=120).expect_success()
     assert re.match("Refused mpirun started this process as rank 1 of 2, but mpi4py", ended.out)
     assert "reports 1 ranks" in ended.out

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache of the adapters' native parts."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 PROGRAM = """
 import os, signal, sys
@@ -26,15 +22,15 @@ print(native.Part("ddl_x", "X 1", "x", sources, "part.so", [], compile).build())
 """
 
 
-def test_killed_build_leaves_nothing_in_the_cache(run_program: Run, tmp_path: Path) -> None:
+def test_killed_build_leaves_nothing_in_the_cache(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "sources").mkdir()
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     env = {"DDL_CACHE": str(tmp_path / "cache")}
     for _ in range(2):
-        ended = run_program([sys.executable, program, "die"], cwd=tmp_path, env=env)
+        ended = run_here([sys.executable, program, "die"], env=env)
         assert ended.code == -signal.SIGKILL
-    ended = run_program([sys.executable, program, "live"], cwd=tmp_path, env=env).expect_success()
+    ended = run_here([sys.executable, program, "live"], env=env).expect_success()
     made = Path(ended.out.strip())
     assert sorted(path.name for path in made.parent.iterdir()) == ["part.lock", "part.so"]
 
@@ -64,7 +60,7 @@ print(parts.load(load))
 """
 
 
-def test_prebuilt_part_is_used_if_it_fits(run_program: Run, tmp_path: Path) -> None:
+def test_prebuilt_part_is_used_if_it_fits(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "sources").mkdir()
     program = tmp_path / "program.py"
     program.write_text(PREBUILT)
@@ -72,7 +68,7 @@ def test_prebuilt_part_is_used_if_it_fits(run_program: Run, tmp_path: Path) -> N
 
     def run(content: str, name: str) -> tuple[str, str]:
         command = [sys.executable, program, content, name]
-        ended = run_program(command, cwd=tmp_path, env=env).expect_success()
+        ended = run_here(command, env=env).expect_success()
         return ended.out.strip(), ended.err
 
     assert run("prebuilt", "x-1-abi") == ("prebuilt", "")

@@ -2,8 +2,6 @@
 """What is particular to the operations in Python: results, options, refusals. What they compute is
 for tests/matrix."""
 
-from __future__ import annotations
-
 import gc
 import time
 import weakref
@@ -26,9 +24,6 @@ Pair = tuple[Comm, Comm]
 
 def f4(*values: float) -> np.ndarray[Any, Any]:
     return np.array(values, np.float32)
-
-
-# ---- refusals ----
 
 
 @pytest.mark.parametrize(
@@ -113,9 +108,6 @@ def test_unknown_options_are_refused_as_by_any_function(alone: Comm) -> None:
         alone.allreduce(f4(1), tineout=1)  # type: ignore[call-arg]
 
 
-# ---- results ----
-
-
 def test_only_the_root_gets_a_result(pair: Pair) -> None:
     arrays = [f4(1, 2), f4(10, 20)]
     results = together(lambda r: pair[r].reduce(arrays[r], root=1), 2)
@@ -189,9 +181,6 @@ def test_a_name_is_used_once_at_a_time(pair: Pair) -> None:
     work.wait(LIMIT)
 
 
-# ---- messages ----
-
-
 def test_messages_tell_their_source(pair: Pair) -> None:
     array = f4(0, 0)
     work = pair[0].recv_async(array)
@@ -225,9 +214,6 @@ def test_messages_of_another_count_do_not_match(pair: Pair) -> None:
     with pytest.raises(Mismatch):
         work.wait(LIMIT)
     del sent
-
-
-# ---- completion ----
 
 
 def test_completed_works_are_reported_in_order(pair: Pair) -> None:

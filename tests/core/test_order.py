@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ordered sums from Python: the same bits for every number of ranks and every owner."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from ranks import join, together
+from ranks import join, together, tree
 
 from ddl_core import Comm, Endpoint, Order, add
 from ddl_core.errors import InvalidArgument, Mismatch, Unsupported
@@ -23,26 +21,8 @@ COUNT = 1000
 TYPES = ("float32", "float64", "int32", "complex64")
 
 
-def operand(worker: int, dtype: str = "float32") -> Array:
-    """Of a logical worker: numbers of very different sizes, so that the order shows."""
-    random = np.random.default_rng(worker)
-    values = random.standard_normal(COUNT) * 10.0 ** random.integers(-6, 7, COUNT)
-    return values.astype(dtype)
-
-
-def tree(first: int, size: int, dtype: str = "float32") -> Array:
-    """The sum over these workers as ddl.h defines it."""
-    if size == 1:
-        return operand(first, dtype)
-    half = 1
-    while 2 * half < size:
-        half *= 2
-    left, right = tree(first, half, dtype), tree(first + half, size - half, dtype)
-    return add(np.empty_like(left), left, right)
-
-
 def own_parts(comm: Comm, order: Order, dtype: str = "float32") -> list[Array]:
-    return [tree(first, size, dtype) for first, size in order.parts(comm.rank)]
+    return [tree(first, size, COUNT, dtype) for first, size in order.parts(comm.rank)]
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -73,7 +53,7 @@ def test_bits_do_not_depend_on_ranks_and_owners(
         assert all(np.array_equal(a, b) for a, b in zip(parts, copies, strict=True))
         return result
 
-    expected = tree(0, WORKERS, dtype)
+    expected = tree(0, WORKERS, COUNT, dtype)
     for result in together(run, size):
         assert result.tobytes() == expected.tobytes()
 
@@ -88,7 +68,7 @@ def test_half_types_are_rounded_once(comms: Sequence[Comm], dtype: Any) -> None:
         return work.wait()
 
     with np.errstate(over="ignore"):
-        expected = (tree(0, WORKERS) / np.float32(WORKERS)).astype(dtype)
+        expected = (tree(0, WORKERS, COUNT) / np.float32(WORKERS)).astype(dtype)
     for result in together(run, len(comms)):
         assert result.tobytes() == expected.tobytes()
 
@@ -108,7 +88,7 @@ def test_named_and_in_groups(comms: Sequence[Comm]) -> None:
         return named, grouped
 
     for results in together(run, len(comms)):
-        assert all(result.tobytes() == tree(0, WORKERS).tobytes() for result in results)
+        assert all(result.tobytes() == tree(0, WORKERS, COUNT).tobytes() for result in results)
 
 
 def test_different_owners_are_a_mismatch() -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines out of pieces, and what a carriage return leaves of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddl_launch.lines import Lines
@@ -11,7 +9,6 @@ pytestmark = pytest.mark.pure
 
 
 def fed(*pieces: bytes) -> tuple[list[bytes], bytes]:
-    """The lines that come out, and the one that has begun."""
     lines = Lines()
     return [line for piece in pieces for line in lines.feed(piece)], lines.live
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl plan` and `ddl simulate`: what they predict of clusters whose answer is known."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -363,7 +361,6 @@ def test_quantities() -> None:
 
 
 def test_creation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Counts that follow from the protocol: of descriptors, and of bytes at the rendezvous."""
     shared = [predict(make(tmp_path, n)) for n in (8, 128, 1024)]
     assert [m.descriptors for m in shared] == [15 + 2 * 7, 15 + 2 * 13, 15 + 2 * 19]
     wires = [predict(make(tmp_path, None, n)) for n in (8, 128, 1024)]

@@ -2,8 +2,6 @@
 """Plans of all ranks of random machines: nobody waits for ever, and wires carry the bytes that
 docs/algorithms.md has. libddl/tests checks the results."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddl_launch.commands.cluster import Cluster, Cores, Level

@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rank ddlrun names when several fail, one of them first and the others by its loss."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_launch import root_cause
 from ddl_launch.failure import Failure
 from ddl_launch.root_cause import RankState
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 HOST = socket.gethostname()
 
@@ -44,7 +39,6 @@ for step in range(1_000_000):
 
 
 def named(err: str) -> list[str]:
-    """What ddlrun says of ranks."""
     return re.findall(r"^ddlrun: (rank .*)", err, re.MULTILINE)
 
 
@@ -96,7 +90,6 @@ comm.barrier()
 
 
 def test_of_unrelated_errors_the_first_is_named(ddlrun: Run) -> None:
-    """Ranks that fail by themselves: the first one counts."""
     text = """
 import os, sys, time
 if os.environ["DDL_RANK"] == "0":
@@ -110,9 +103,6 @@ raise KeyError(os.environ["DDL_RANK"])
     ended = ddlrun(2, text, options=["--grace", "1"])
     (line,) = named(ended.err)
     assert re.match(rf"rank 0 on {HOST} \(pid \d+\) ended with exit code 1: KeyError: '0'", line)
-
-
-# ---- the rules ----
 
 
 def ended(rank: int, code: int = 1, at: float = 0.0, **more: object) -> RankState:
@@ -174,9 +164,6 @@ def test_failure_messages() -> None:
     assert root_cause.list_ranks([3]) == "rank 3"
 
 
-# ---- ranks that never come ----
-
-
 def test_find_absent() -> None:
     waits = RankState(waits=True, joinings=2, joined=1)
     met_once, met_twice = (ended(1, 0, joinings=2, joined=joined) for joined in (1, 2))
@@ -190,7 +177,6 @@ def test_find_absent() -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_rank_that_ends_before_the_rendezvous(ddlrun: Run, before: bool) -> None:
-    """Whether it ends before they wait for it, or after."""
     text = f"""
 import os, sys, time
 own = os.environ["DDL_RANK"] == "1"
@@ -226,7 +212,6 @@ def test_ranks_without_a_rendezvous(ddlrun: Run) -> None:
 
 
 def test_pairs_of_ranks_with_rendezvous_of_their_own(ddlrun: Run) -> None:
-    """Elsewhere than at DDL_RENDEZVOUS, so nobody else is missing."""
     text = """
 import os, sys, time, ddl_core
 rank = int(os.environ["DDL_RANK"])

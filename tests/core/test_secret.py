@@ -2,23 +2,18 @@
 """The job's secret: from a file, and on a machine without libcrypto, which is a preloaded library
 that does not let it be opened."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from conftest import Run
 from ranks import join, together
 
 from ddl_core import Config, Endpoint, errors
 from ddl_core.environment import detect
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 HIDE = r"""
 #define _GNU_SOURCE
@@ -41,7 +36,6 @@ print(comm.rank, comm.size, flush=True)
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a machine without libcrypto."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -54,38 +48,30 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"LD_PRELOAD": str(library)}
 
 
-def test_ddlrun_without_libcrypto(
-    run_program: Run, tmp_path: Path, without: dict[str, str]
-) -> None:
+def test_ddlrun_without_libcrypto(run_here: Run, tmp_path: Path, without: dict[str, str]) -> None:
     (tmp_path / "join.py").write_text(JOIN)
     command = [sys.executable, "-m", "ddl_launch", "-n", "2", "join.py"]
-    ended = run_program(command, cwd=tmp_path, env=without)
+    ended = run_here(command, env=without)
     assert ended.code == 0, ended.err
     assert sorted(ended.out.splitlines()) == ["[0] 0 2", "[1] 1 2"]
     assert "libssl3" in ended.err and "without a secret" in ended.err
-    assert "without a secret" not in run_program(command, cwd=tmp_path).err
+    assert "without a secret" not in run_here(command).err
 
 
-def test_a_secret_without_libcrypto(
-    run_program: Run, tmp_path: Path, without: dict[str, str]
-) -> None:
+def test_a_secret_without_libcrypto(run_here: Run, without: dict[str, str]) -> None:
     program = "import ddl_core; ddl_core.Endpoint(secret='hidden')"
-    ended = run_program([sys.executable, "-c", program], cwd=tmp_path, env=without)
+    ended = run_here([sys.executable, "-c", program], env=without)
     assert ended.code == 1 and "errors.Unsupported" in ended.err
     assert "install OpenSSL 3 (Debian: libssl3)" in ended.err and "DDL_SECRET=" in ended.err
 
 
-def test_doctor_without_libcrypto(
-    run_program: Run, tmp_path: Path, without: dict[str, str]
-) -> None:
+def test_doctor_without_libcrypto(run_here: Run, without: dict[str, str]) -> None:
     doctor = [sys.executable, "-m", "ddl_launch.commands", "doctor", "--no-test", "--ranks", "1"]
-    ended = run_program(doctor, cwd=tmp_path, env=without)
+    ended = run_here(doctor, env=without)
     assert ended.code == 1
     (line,) = (line for line in ended.out.splitlines() if "libcrypto.so.3 is missing" in line)
     assert line.startswith("BAD  libcrypto")
-    (line,) = (
-        line for line in run_program(doctor, cwd=tmp_path).out.splitlines() if "libcrypto" in line
-    )
+    (line,) = (line for line in run_here(doctor).out.splitlines() if "libcrypto" in line)
     assert "usable" in line
 
 

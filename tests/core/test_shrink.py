@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What survivors can do and see: shrink, failed, report, trace and counters."""
 
-from __future__ import annotations
-
 import json
 import math
 import textwrap
 import time
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 from ranks import join, together
 
 from ddl_core import Comm, Config, Endpoint, errors
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 GO_ON = """
 import os, signal, sys, time

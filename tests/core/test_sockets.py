@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher's listening sockets: DDL_PORTS names their ports, so that a firewall can."""
 
-from __future__ import annotations
-
 import re
 from contextlib import closing
 

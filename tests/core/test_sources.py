@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """In the project's folder, imports find the installed packages and not the sources there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

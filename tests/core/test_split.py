@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comms that are made from a comm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,15 +2,10 @@
 """A job grows and shrinks as planned: the next comm is created beside the running one, and all
 members change to it after the same step."""
 
-from __future__ import annotations
-
 import textwrap
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 # Processes 0 and 1 begin, 2 joins them, 0 leaves. The comm of all is there to exchange addresses.
 JOB = """

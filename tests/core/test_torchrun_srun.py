@@ -4,8 +4,6 @@
 The launchers themselves are not needed: they give nothing but these variables.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import subprocess
@@ -13,15 +11,12 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Finished, Run
 
 import ddl_core
 from ddl_core.environment import SRUN_PORTS, TORCHRUN_PORT_OFFSET
-
-if TYPE_CHECKING:
-    from conftest import Finished, Run
 
 PROGRAM = """
 import logging
@@ -93,7 +88,7 @@ def test_ranks_join(
     launcher: object,
     in_c: tuple[int, ...],
     program_in_c: Path,
-    run_program: Run,
+    run_here: Run,
     tmp_path: Path,
     find_port: Callable[[], int],
 ) -> None:
@@ -106,7 +101,7 @@ def test_ranks_join(
     def start(rank: int) -> Finished:
         assert callable(launcher)
         command = [program_in_c] if rank in in_c else [sys.executable, program]
-        return run_program(command, cwd=tmp_path, env=launcher(rank, port))
+        return run_here(command, env=launcher(rank, port))
 
     with ThreadPoolExecutor(3) as pool:
         ended = [one.expect_success() for one in pool.map(start, range(3))]
@@ -124,8 +119,8 @@ def test_ranks_join(
     ],
 )
 def test_program_in_c_without_an_address_is_refused(
-    variables: dict[str, str], message: str, program_in_c: Path, run_program: Run, tmp_path: Path
+    variables: dict[str, str], message: str, program_in_c: Path, run_here: Run
 ) -> None:
-    ended = run_program([program_in_c], cwd=tmp_path, env=variables)
+    ended = run_here([program_in_c], env=variables)
     assert (ended.code, ended.out) == (1, "")
     assert message in ended.err

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl trace`: of ranks that lost one, and what it makes of files that are none."""
 
-from __future__ import annotations
-
 import json
 import re
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from conftest import Run
 
 from ddl_core import Comm
 from ddl_launch.commands.cli import main
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 KILLED = """
 import os, signal, sys, time

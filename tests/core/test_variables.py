@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of environment variables is complete, and misspelt ones are warned of."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -39,7 +37,6 @@ def test_misspelt() -> None:
 
 
 def test_variables_of_kubernetes_services_are_ignored() -> None:
-    """Those of Services `ddl`, `ddl-metrics` and `ddl-server`."""
     env = {}
     for name, port in (("DDL", 80), ("DDL_METRICS", 9400), ("DDL_SERVER", 443)):
         address = f"tcp://10.0.0.1:{port}"

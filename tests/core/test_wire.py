@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wire formats from Python: the setting, and the error feedback of an all-reduce."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ranks import join, together

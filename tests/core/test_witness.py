@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher as witness of its ranks' ends: real sockets, and processes that are killed."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import shutil
@@ -13,14 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_launch.witness import CONTINUES, ENDED, HELLO, LEAVE, Witness
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 LIMIT = 10.0
 
@@ -45,7 +40,6 @@ class Served:
         self.witness = Witness(self.selector, self.told.append)
 
     def serve(self, seconds: float = 0.0, until: Callable[[], bool] = lambda: False) -> None:
-        """Serve until then; at least what is there already."""
         deadline = time.monotonic() + seconds
         while True:
             ready = self.selector.select(0.01)
@@ -81,7 +75,6 @@ def own_id(number: int) -> bytes:
 
 
 def received(endpoint: socket.socket) -> bytes | None:
-    """What has come; None: nothing, b"": it is closed."""
     try:
         return endpoint.recv(1000)
     except BlockingIOError:
@@ -116,7 +109,6 @@ def test_a_leaving_process_is_not_reported(served: Served) -> None:
 
 
 def test_end_is_reported_with_the_attempts_by_which_the_process_continued(served: Served) -> None:
-    """The newest attempt of each comm, of at most eight comms."""
     ends, stays = served.connect(own_id(1)), served.connect(own_id(2))
     attempts = [
         bytes([comm]) * 8 + bytes([number]) * 8 for number in (1, 2) for comm in range(1, 11)
@@ -162,7 +154,6 @@ def test_records_in_pieces_and_two_at_once(served: Served) -> None:
     ids=["other words", "leave first", "two hellos", "leave of another", "ended"],
 )
 def test_a_connection_with_a_wrong_record_is_closed(served: Served, said: bytes) -> None:
-    """And nobody's end is told for it, its process being there."""
     client, stays = served.connect(), served.connect(own_id(5))
     client.sendall(said)
     served.serve(0.1)
@@ -180,7 +171,6 @@ def test_a_connection_closed_within_a_record_is_not_reported(served: Served) -> 
 
 
 def test_a_connection_that_does_not_read_is_closed(served: Served) -> None:
-    """It fills its own socket and holds up nobody."""
     deaf, reads = served.connect(own_id(1)), served.connect(own_id(2))
     heard = 0
     for number in range(20_000):
@@ -243,8 +233,6 @@ def test_connections_of_other_users_are_closed(served: Served) -> None:
     assert not served.told
 
 
-# ---- ddlrun ----
-
 RANKS = f"""
 import signal
 {ENDPOINT}
@@ -289,7 +277,7 @@ int bind(int fd, const struct sockaddr *address, socklen_t length)
 """
 
 
-def test_without_abstract_sockets(run_program: Run, tmp_path: Path) -> None:
+def test_without_abstract_sockets(run_here: Run, tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -302,7 +290,7 @@ def test_without_abstract_sockets(run_program: Run, tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "ddl_launch", "-n", "2", "program.py"]
     env = {"LD_PRELOAD": str(library), "DDL_WITNESS": "another", "DDL_LAUNCHER": "another"}
-    ended = run_program(command, cwd=tmp_path, env=env).expect_success()
+    ended = run_here(command, env=env).expect_success()
     assert sorted(ended.out.splitlines()) == ["[0] None None", "[1] None None"]
 
 

@@ -8,8 +8,6 @@ checks, and with checks and audits. Prints the ratios of the times, and their 95
 resampling the turns).
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator
@@ -28,7 +26,6 @@ LOGICAL, SHARE, LENGTH, WIDTH, RATE, SKIPPED = 8, 4, 32, 128, 0.01, 2
 
 
 def train(steps: int, checks: bool, rate: float) -> Iterator[bool]:
-    """Train step by step. Yield True after an audited step."""
     torch.manual_seed(1)
     data = torch.utils.data.TensorDataset(torch.randn(256, LENGTH, WIDTH), torch.arange(256) % 3)
     layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, batch_first=True)

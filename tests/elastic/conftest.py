@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic jobs of real processes; see programs/members.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import selectors
@@ -31,15 +29,7 @@ LOSING = ("compute", "adopt", "backward", "reduce", "reform", "shrink")
 DEADLY = (*LOSING, "vote", "apply", "evaluate", "finish")
 PROGRESS = 10.0  # seconds until the survivors have committed the next step, whatever happened
 CONSTANTS = (
-    "model",
-    "batch",
-    "logical",
-    "passes",
-    "steps",
-    "optimizer",
-    "loop",
-    "buffers",
-    "weighted",
+    *("model", "batch", "logical", "passes", "steps", "optimizer", "loop", "buffers", "weighted"),
 )
 
 
@@ -205,7 +195,6 @@ class Jobs:
         assert report.get("hash") == expected, text
 
     def fail(self, case: dict[str, Any]) -> dict[str, Any]:
-        """The report of one that fails."""
         (report,) = self.run({"passes": self.PASSES, **case})
         assert report["state"] == "failed"
         return report

@@ -11,8 +11,6 @@ step needs is still in the processor's caches. Each time is the median of a roun
 least of several rounds, since other load on the machine makes steps longer.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time
@@ -46,7 +44,6 @@ def make(layers: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def read(sampler: Sampler, data: list[Any], step: int) -> list[Any]:
-    """As the elastic loop reads samples."""
     samples, share = [], sampler.share(step, 0)
     for in_pass, index in zip(share.passes.tolist(), share.indices.tolist(), strict=True):
         elastic.seed(sample_seed(0, in_pass, index))
@@ -55,8 +52,6 @@ def read(sampler: Sampler, data: list[Any], step: int) -> list[Any]:
 
 
 class Given:
-    """A loss whose gradients are there already."""
-
     def __init__(self, model: nn.Module) -> None:
         self._parameters = list(model.parameters())
         self._gradients = [torch.randn_like(each) for each in self._parameters]
@@ -103,7 +98,6 @@ def changed(layers: int, computes: bool, data: list[Any], steps: int) -> Iterato
 
 
 def times(steps: Iterator[None]) -> list[float]:
-    """Microseconds of this thread's processor time, by step, without the first ones."""
     found, last = [], time.thread_time()
     for _ in steps:
         now = time.thread_time()

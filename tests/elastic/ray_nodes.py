@@ -2,13 +2,12 @@
 """Elastic jobs on a Ray cluster of virtual nodes, which are killed, and replaced by others; for
 `make test-ray`, since Ray is no dependency of other tests."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ MOMENTS = ["warm-up", "observing", "switch", "telling", "writing"]
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """With no node but its head, which has one core, or as many as a parameter says."""
     head = {"num_cpus": getattr(request, "param", 1), "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     yield cluster
@@ -69,8 +67,6 @@ def test_nodes_come_and_go(cluster: Cluster, run_program: Any, tmp_path: Path) -
 
 
 class Nodes:
-    """Three nodes of one core each, which are killed and replaced while a job runs on them."""
-
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._cluster, self._folder = cluster, folder
         self.kills = 0
@@ -79,12 +75,10 @@ class Nodes:
             cluster.add_node(num_cpus=1)
 
     def wait_for_all(self) -> None:
-        """Until three workers train."""
         since = steps.last(self._folder)
         wait_until(lambda: len(steps.trainers(self._folder, since)) == 3)
 
     def kill_any(self) -> None:
-        """At a moment that Ray's own killer chooses."""
         self.kills += 1
         killer = get_and_run_resource_killer(
             RayletKiller, MOMENT, namespace=f"kill {self.kills}", max_to_kill=1
@@ -201,21 +195,17 @@ def test_the_coordinator_is_killed(
 
 
 class RayServing(Serving):
-    """`ddl serve` with three slots of a cluster."""
-
     def __init__(self, folder: Path, address: str) -> None:
         self.options = ["--ray", address]
         super().__init__(folder, slots=3)
 
 
 def test_a_service_on_a_cluster(cluster: Cluster, run_program: Any, tmp_path: Path) -> None:
-    """One job on three nodes, one of which is lost, and comes back on another one."""
     steps = ["--steps", 150]
     order = [*DDL, "-n", "1", "--quiet", SERVED, *steps]
     alone = run_program(order, cwd=tmp_path, limit=LIMIT).expect_success()
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
-    serving = RayServing(tmp_path, cluster.address)
-    try:
+    with closing(RayServing(tmp_path, cluster.address)) as serving:
         go = tmp_path / "go"
         job = serving.submit(*steps, "--go", go, "--every", 5)
         serving.wait_for_size(job, 3)
@@ -228,8 +218,6 @@ def test_a_service_on_a_cluster(cluster: Cluster, run_program: Any, tmp_path: Pa
         go.touch()
         serving.wait(job, "done")
         assert serving.state(job) in alone.out
-    finally:
-        serving.close()
 
 
 def test_no_cluster(run_program: Any, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ kill until the last survivor has agreed on the next step, its own shares of it i
 it how long an undisturbed step takes. Every run also is a test: see conftest.py.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

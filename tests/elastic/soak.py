@@ -8,8 +8,6 @@ jobs: each ends with the state of an undisturbed one, within a time limit, and t
 and descriptors stay as they are.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -41,7 +39,6 @@ GROWTH = 4096
 
 
 def train(comm: ddl_core.Comm) -> str:
-    """The hash of the final state."""
     manual_seed(0)
     model = make_cnn()
     optimizer = optim.AdamW(model.parameters(), lr=2e-3)
@@ -81,7 +78,6 @@ def descriptors() -> int:
 
 
 def memory() -> int:
-    """Resident, in KiB."""
     text = Path("/proc/self/status").read_text()
     return int(text.split("VmRSS:")[1].split()[0])
 
@@ -105,7 +101,6 @@ class Process:
         os.write(self.give, json.dumps(value).encode() + b"\n")
 
     def hear(self, selector: selectors.BaseSelector, limit: float = LIMIT) -> Any:
-        """What it says next; the witness serves meanwhile."""
         until = time.monotonic() + limit
         with registered(selector, self.get):
             while b"\n" not in self._said:
@@ -151,7 +146,6 @@ class Soak:
         self.survivor = Process(self.witness)
 
     def run(self, others: int, over: float) -> list[Any]:
-        """One job, whose others are killed within `over` seconds. What the survivor says."""
         links = self.random.choice([["shm"], ["tcp"]])
         rank = self.random.randrange(others + 1)
         processes = [Process(self.witness) for _ in range(others)]
@@ -177,7 +171,6 @@ class Soak:
 
 
 def check(rounds: list[list[Any]]) -> None:
-    """Raises SystemExit."""
     hashes = {each[0] for each in rounds}
     if len(hashes) > 1:
         raise SystemExit(f"the final states differ: {sorted(hashes)}")

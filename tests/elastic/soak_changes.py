@@ -8,8 +8,6 @@ time limit after each change, and has the number of workers in the end that was 
 worker is never killed: its memory and descriptors stay as they are, as do those of the coordinator.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
@@ -107,7 +105,6 @@ class Disturber:
             self._job.resize(self.target)
 
     def _wait(self, now: float, running: int) -> None:
-        """Until there are as many workers as were asked for."""
         if self._last is None:
             self._last = now
             self._slow.touch()
@@ -124,7 +121,6 @@ def resources(pid: int) -> list[int]:
 
 
 def check(disturber: Disturber) -> None:
-    """Raises SystemExit."""
     if disturber.longest > LIMIT:
         raise SystemExit(f"no step in {disturber.longest:.1f} s")
     if not disturber.kept_number:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that compute other bits are refused, and the others go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import popen
 
 from ddl_elastic.step.admission import ROOM, Fingerprint, compare, pack, unpack
 
@@ -27,14 +25,11 @@ def run(folder: Path, settings: Sequence[Mapping[str, str]]) -> list[tuple[int, 
     """One member for each of the settings, in processes of their own. Of each its exit code, what
     it tells at the end, and its stderr."""
     members = [
-        subprocess.Popen(
+        popen(
             [sys.executable, PROGRAM, str(number)],
             cwd=folder,
-            env=clean_environment({**each, "DDL_LOG": "off"}),
+            env={**each, "DDL_LOG": "off"},
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
         )
         for number, each in enumerate(settings)
     ]
@@ -110,7 +105,6 @@ def test_equal_environments() -> None:
 
 
 def test_other_data() -> None:
-    """Most shares have the same samples: what they compute does not tell."""
     first, other = ({"len(data)": each, "batch": 64} for each in (1401, 1400))
     text = "rank 1 on a: len(data) is 1400, and 1401 on rank 0 on a. All workers need the same"
     with pytest.raises(RuntimeError, match=re.escape(text)):

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logical workers are assigned to ranks as the contract of ordered sums asks."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 
@@ -17,7 +15,6 @@ pytestmark = pytest.mark.pure
 
 
 def all_cuts(workers: int, ranks: int) -> list[list[int]]:
-    """All ways to cut 0 <= v < workers into `ranks` ranges."""
     if ranks == 1:
         return [[0, workers]]
     return [
@@ -75,7 +72,6 @@ def test_wire_factors_of_the_contract(workers: int, ranks: int, factor: float) -
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 16])
 @pytest.mark.parametrize("speeds", [[1], [1, 1], [1, 2], [1, 1, 1], [3, 1, 2], [2, 2, 1, 1]])
 def test_no_assignment_is_better(workers: int, speeds: list[float]) -> None:
-    """Compared with all contiguous assignments of the same order of ranks."""
     found = assign(workers, speeds)
     times = {
         tuple(cuts): max((b - a) / s for (a, b), s in zip(pairwise(cuts), speeds, strict=True))

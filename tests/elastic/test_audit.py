@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Audits find workers that compute wrongly, and expel no other ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -38,8 +36,6 @@ from ddl_elastic.step.digest import ShareDigest, digest_share
 
 LIMIT = 240  # seconds for a run, on a busy machine
 SOAK = int(os.environ.get("DDL_AUDIT_RUNS", "12"))  # of test_wrong_worker_is_found_in_many_runs
-
-# ---- which shares, and who is wrong ----
 
 
 @given(workers=st.integers(1, 40), ranks=st.integers(1, 8), rate=st.floats(0.001, 1))
@@ -91,7 +87,6 @@ def test_judge(computed: dict[int, list[int]], able: list[int], expected: Verdic
 
 @given(wrong=st.integers(0, 4), auditor=st.integers(0, 4), bits=st.integers(1, 2**62))
 def test_judge_expels_only_the_wrong_rank(wrong: int, auditor: int, bits: int) -> None:
-    """Of five ranks one is wrong, each time that it computes."""
     computed: dict[int, list[int]] = {(wrong + auditor) % 5: [], auditor: []}
     for rank in computed:
         computed[rank].append(bits if rank == wrong else 0)
@@ -162,9 +157,6 @@ def test_wrong_options_are_refused(rate: float, action: str) -> None:
         check_options(rate, action)
 
 
-# ---- real jobs ----
-
-
 class Runs:
     """Runs of programs/audited.py in one process."""
 
@@ -184,7 +176,6 @@ class Runs:
         self.shown = ""
 
     def run(self, options: str, words: str) -> tuple[int, dict[str, Any]]:
-        """The exit code and the report. In the words, @ is a new folder for checkpoints."""
         self._count += 1
         words = words.replace("@", f"--checkpoint saved{self._count}")
         assert self.process.stdin and self.process.stdout
@@ -263,7 +254,6 @@ def test_rare_flips_roll_the_job_back(runs: Runs) -> None:
 
 
 def test_flipped_weight_rolls_the_job_back(runs: Runs) -> None:
-    """Steps before the last audited right share are kept, and so is a checkpoint of them."""
     report = check_found(runs, "-n 3 --audit 0.2", "--fault weight --begin 21 @")
     (rolled,) = [each for each in report["events"] if each["kind"] == "rollback"]
     assert rolled["step"] < rolled["first"] <= 21  # which checkpoints there are depends on time
@@ -291,7 +281,6 @@ def test_worker_that_has_joined_is_right(runs: Runs) -> None:
 
 @pytest.mark.slow
 def test_worker_that_has_joined_is_found(runs: Runs) -> None:
-    """Its steps before the last audited right one are kept."""
     words = "--fault weight --begin 150 --steps 200 --killed 0 --save-every 1 --member 3 @"
     code, report = runs.run("-n 3 --audit 0.2", words)
     assert code == 0, runs.shown
@@ -401,14 +390,14 @@ def test_wrong_worker_is_found_in_many_runs(runs: Runs, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_wrong_worker_of_jax_is_expelled(run_program: Any, tmp_path: Path) -> None:
+def test_wrong_worker_of_jax_is_expelled(run_here: Any, tmp_path: Path) -> None:
     pytest.importorskip("jax")
     program = Path(__file__).parent / "programs" / "audited_jax.py"
     command = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet"]
     reports = []
     for options, words in ((["-n", "1"], []), (["-n", "3", "--audit", "1"], ["wrong"])):
         line = [*command, *options, "--report", "report.json", program, *words]
-        run_program(line, cwd=tmp_path, limit=LIMIT).expect_success()
+        run_here(line, limit=LIMIT).expect_success()
         reports.append(json.loads((tmp_path / "report.json").read_text()))
     (found,) = findings(reports[1])
     assert found["step"] == found["first"] == 6

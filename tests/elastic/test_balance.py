@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shares by measured speed: a slow worker gets fewer, and the result stays the same."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any
@@ -33,7 +31,6 @@ def test_a_slow_worker_gets_fewer_shares(jobs: Any) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_was_slow_for_a_while(jobs: Any) -> None:
-    """It has no share then, and is tried again."""
     slow = {"workers": 2, "passes": 64, "slow": {"0": 0.005, "1": 0.1}, "slow_shares": {"1": 150}}
     _, report = jobs.train({**slow, "again": 3})
     texts = [each["text"] for each in report["events"] if each["kind"] == "balanced"]
@@ -55,7 +52,6 @@ def test_a_pace_follows_the_latest_reports() -> None:
 
 
 def looks(balance: Balance, seconds: dict[int, float], begin: float, count: int) -> list[int]:
-    """The steps, one a second, after which there was to be another map."""
     return [t for t in range(count) if balance.is_uneven(begin + t, int(begin) + t, seconds, 16)]
 
 
@@ -77,7 +73,6 @@ def test_nothing_is_known_of_a_newcomer() -> None:
 
 
 def test_one_without_shares_is_tried_again() -> None:
-    """Nobody measures it meanwhile. If it is still slow, the next time is later."""
     balance = Balance()
     seconds = {0: 0.1, 1: 0.1, 2: 9.9}
     assert looks(balance, seconds, 0, STEPS + 1) == [STEPS]
@@ -93,7 +88,6 @@ def test_one_without_shares_is_tried_again() -> None:
 
 
 def test_others_are_balanced_while_one_has_no_share() -> None:
-    """There are more workers than shares, so the last one has computed nothing yet."""
     seconds = dict.fromkeys(range(16), 0.1) | {1: 0.3, 16: math.nan}
     balance = Balance()
     assert looks(balance, seconds, 0, 60) == [STEPS]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The final state's bits do not depend on how many processes there are and who computes what."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ LOOPS = ["clip", "bf16", "scale", "accumulate", "schedule", "average"]
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_what_programs_do_with_gradients(members: Any, loop: str) -> None:
-    """See programs/member_loops.py."""
     case = {"model": "mlp", "batch": 64, "logical": 4, "passes": 2, "loop": loop}
     for size in (2, 3):
         members.check(members=size, bucket_bytes=1, **case)
@@ -30,7 +27,6 @@ def test_buffers_as_the_first_share_leaves_them(members: Any) -> None:
 
 
 def test_any_buckets(members: Any) -> None:
-    """Sums that start in the backward pass have the bits of those that start after it."""
     for bucket_bytes in (1, 300):
         members.check(members=3, owners="changing", bucket_bytes=bucket_bytes)
 
@@ -41,7 +37,6 @@ def test_any_buckets(members: Any) -> None:
 @pytest.mark.parametrize("size", range(1, 9))
 @pytest.mark.parametrize("model", ["mlp", "cnn", "transformer"])
 def test_bits(members: Any, model: str, size: int, owners: str, links: str) -> None:
-    """Some with several buckets, some with one."""
     bucket_bytes = 2000 if size % 2 else 25 << 20
     members.check(
         members=size, model=model, owners=owners, links=[links], bucket_bytes=bucket_bytes

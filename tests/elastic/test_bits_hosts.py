@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bits of up to eight ranks on two hosts, which are network namespaces."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -28,7 +26,6 @@ def lab() -> Iterator[Lab]:
 
 
 def check(members: Any, lab: Lab, model: str, size: int, owners: str) -> None:
-    """The first half of the ranks is on one host, the others on the other one."""
     places = [rank * 2 // size for rank in range(size)]
     names = [f"{lab.prefix}{place}" for place in places]
     where = {"hosts": names, "interfaces": "eth0", "links": ["shm", "tcp"]}

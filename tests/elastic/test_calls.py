@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers join in a later call of `job.steps`, and get what was evaluated before."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -20,13 +18,11 @@ STEPS = 7  # of the first call
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [0, 0.5])
 def test_the_last_ones_have_joined_in_a_later_call(
-    run_program: Any, tmp_path: Path, late: float
+    run_here: Any, tmp_path: Path, late: float
 ) -> None:
-    """The first two are killed. One that still observes when the others evaluate comes to that."""
-
     def run(*words: str) -> tuple[str, list[dict[str, Any]]]:
         command = [*DDL, "--report", tmp_path / "report.json", *words]
-        done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+        done = run_here(command, limit=LIMIT).expect_success()
         (found,) = re.findall(r"^\[\d+\] (state \w{64} evaluated \w{64})$", done.out, re.M)
         return found, json.loads((tmp_path / "report.json").read_text())["events"]
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints: the same chunks for any number of ranks, and nothing damaged is ever loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -2,8 +2,6 @@
 """The coordinator of a job on hosts is killed: the steps go on, and another one takes its place; or
 nobody does, and the job comes to its end without."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -31,14 +29,12 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final state of one undisturbed worker."""
     folder = tmp_path_factory.mktemp("alone")
     words = [*DDL, "run", "-n", "1", PROGRAM, *PASSES]
     return final_state(run_program(words, cwd=folder, limit=LIMIT).expect_success().out)
 
 
 def workers_of(agent: subprocess.Popen[str]) -> list[int]:
-    """All processes below this one."""
     found = [agent.pid]
     for pid in found:
         children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -57,7 +53,6 @@ def all_ended(pids: list[int]) -> bool:
 
 
 def shown(process: subprocess.Popen[str], pattern: str) -> str:
-    """The first line on stderr with it."""
     assert process.stderr
     lines = []
     for line in process.stderr:
@@ -95,7 +90,6 @@ def test_another_coordinator_starts_nothing_on_barred_hosts(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None:
-    """One more worker joins by it. Everything has ended in the end."""
     with started(tmp_path) as job:
         run = job.run_program("-n", "2:3", "--name", "job", PROGRAM, *PASSES, *PAUSE, "0,1")
         agents = [job.agent(0, 2), job.agent(0, 2)]
@@ -156,9 +150,9 @@ def test_a_job_that_waits_for_nobody(tmp_path: Path) -> None:
         wait_until(lambda: all_ended(pids))
 
 
-def test_a_job_that_has_ended_is_no_job(run_program: Any, tmp_path: Path) -> None:
+def test_a_job_that_has_ended_is_no_job(run_here: Any, tmp_path: Path) -> None:
     env = {"XDG_RUNTIME_DIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = run_program([*DDL, "resume", "job"], cwd=tmp_path, env=env, limit=LIMIT)
+    done = run_here([*DDL, "resume", "job"], env=env, limit=LIMIT)
     assert done.code == 2
     assert "there is no job job to resume" in done.err
     assert not list(tmp_path.glob("state/ddl-elastic/*/*"))

@@ -3,8 +3,6 @@
 worker that comes to this phase. The others go on, and there are as many workers as there should be
 once another coordinator is there."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
@@ -40,7 +38,6 @@ MOMENTS = [
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final state of one undisturbed worker."""
     words = [*DDL, "run", "-n", "1", PROGRAM, *PASSES]
     done = run_program(words, cwd=tmp_path_factory.mktemp("alone"), limit=LIMIT)
     return final_state(done.expect_success().out)
@@ -51,7 +48,6 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_coordinator_dies_in_each_phase(
     tmp_path: Path, alone: str, moment: str, how: str
 ) -> None:
-    """Alone, or with the worker that has come to the phase, which is replaced later."""
     (tmp_path / "slow").write_text(SLOW)
     with started(tmp_path) as job:
         words = [*PASSES, *SAVED, "--moments", "--tell"]
@@ -82,7 +78,6 @@ def test_the_coordinator_dies_in_each_phase(
 
 
 def connections(port: int) -> int:
-    """That are there: of an agent, and of its slot."""
     table = Path("/proc/net/tcp").read_text()
     return len(re.findall(rf"^\s*\d+: \w+:{port:04X} \w+:\w+ 01 ", table, re.M))
 

@@ -2,8 +2,6 @@
 """Members on two hosts, which are network namespaces, whose network is cut: one side goes on, with
 the undisturbed result, and the other ends."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -45,7 +43,6 @@ def lab() -> Iterator[Lab]:
 def cut(
     members: Any, lab: Lab, fault: str, phase: str, places: list[int], **case: Any
 ) -> list[list[list[Any]]]:
-    """The members of the second host are cut off, when the first of them is in this phase."""
     names = [f"{lab.prefix}{place}" for place in places]
     victims = [member for member, place in enumerate(places) if place == 1]
     command = CUTS[fault].format(host=f"{lab.prefix}1", switch=f"{lab.prefix}sw")

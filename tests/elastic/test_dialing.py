@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of agents that dial in: on this machine, and on hosts, which are network namespaces."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import popen
 from waits import final_state
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
@@ -44,19 +42,13 @@ class Job:
 
     def start(self, host: int, *words: object) -> subprocess.Popen[str]:
         inside = ["ip", "netns", "exec", self.hosts[host]] if self.hosts else []
-        process = subprocess.Popen(
-            [*inside, *DDL, *map(str, words)],
-            cwd=self.folder,
-            env=clean_environment({"PYTHONUNBUFFERED": "1"}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        process = popen(
+            [*inside, *DDL, *map(str, words)], cwd=self.folder, env={"PYTHONUNBUFFERED": "1"}
         )
         self.processes.append(process)
         return process
 
     def run(self, slots: int, *words: object) -> subprocess.Popen[str]:
-        """The job, which waits for so many slots."""
         return self.run_program("-n", slots, PROGRAM, *words)
 
     def run_program(self, *words: object) -> subprocess.Popen[str]:
@@ -91,7 +83,6 @@ def started(folder: Path, hosts: list[str] | None = None) -> Iterator[Job]:
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final state of one undisturbed worker of this machine."""
     folder = tmp_path_factory.mktemp("alone")
     words = [*DDL, "run", "-n", "1", PROGRAM]
     return final_state(run_program(words, cwd=folder, limit=LIMIT).expect_success().out)
@@ -99,7 +90,6 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 def test_a_job_of_two_agents(tmp_path: Path, alone: str) -> None:
-    """One worker is killed. The agents end with the job."""
     with started(tmp_path) as job:
         run = job.run(3, "--strike", "kill", "--members", 0)
         agents = [job.agent(0, 2), job.agent(0, 1)]
@@ -115,7 +105,6 @@ def test_a_job_of_two_agents(tmp_path: Path, alone: str) -> None:
 @pytest.mark.slow
 @needs_hosts
 def test_an_agent_is_killed_with_all_its_workers(tmp_path: Path, alone: str) -> None:
-    """Two of five workers are gone at once; those of the other host go on."""
     with Lab(2, None) as lab, started(tmp_path, [f"{lab.prefix}{n}" for n in range(2)]) as job:
         run = job.run(5, "--strike", "pause", "--members", "0,1,2,3,4")
         agents = [job.agent(0, 3), job.agent(1, 2)]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job whose disk is full trains on, tells of it, and keeps the checkpoints that there are."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -34,7 +32,6 @@ rm saved/.filler && cp -r saved kept
 
 @pytest.fixture(scope="module")
 def undisturbed(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The hash of the final state."""
     case = json.dumps({"workers": 1, "passes": ALL})
     done = run_program([sys.executable, PROGRAM, case], cwd=tmp_path_factory.mktemp("alone"))
     done.expect_success()
@@ -73,20 +70,20 @@ def may_mount() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="needs the right to mount")
-def test_a_full_file_system(run_program: Any, tmp_path: Path, undisturbed: str) -> None:
+def test_a_full_file_system(run_here: Any, tmp_path: Path, undisturbed: str) -> None:
     (tmp_path / "saved").mkdir()
     cases = {
         "FIRST": json.dumps({**CASE, "passes": FIRST}),
         "SECOND": json.dumps({**CASE, "passes": ALL}),
     }
     command = ["unshare", "-m", "sh", "-c", FULL, "sh", sys.executable, PROGRAM]
-    done = run_program(command, cwd=tmp_path, env=cases, limit=200)
+    done = run_here(command, env=cases, limit=200)
     check([done], tmp_path / "kept", "No space left on device", undisturbed)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="needs the right to mount")
-def test_a_full_file_system_while_a_newcomer_observes(run_program: Any, tmp_path: Path) -> None:
+def test_a_full_file_system_while_a_newcomer_observes(run_here: Any, tmp_path: Path) -> None:
     """It fills the disk when the first of the state has come, and waits until a write has failed:
     see programs/strikes.py. The others train on meanwhile. Later checkpoints are whole."""
     (tmp_path / "saved").mkdir()
@@ -95,7 +92,7 @@ def test_a_full_file_system_while_a_newcomer_observes(run_program: Any, tmp_path
     case = json.dumps({**joined, "how": "full", "checkpoint": "saved", "every": 1})
     script = 'mount -t tmpfs -o size=1m none saved && "$@" && cp -r saved kept'
     command = ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, PROGRAM, alone, case]
-    done = run_program(command, cwd=tmp_path, limit=200).expect_success()
+    done = run_here(command, limit=200).expect_success()
     undisturbed, report = map(json.loads, done.out.splitlines())
     assert (report["state"], report["hash"]) == ("done", undisturbed["hash"])
     assert not (tmp_path / "die in receiving").exists()
@@ -111,12 +108,11 @@ def test_a_full_file_system_while_a_newcomer_observes(run_program: Any, tmp_path
 
 
 @pytest.mark.slow
-def test_a_limit_of_files(run_program: Any, tmp_path: Path, undisturbed: str) -> None:
-    """As a quota, without any rights."""
+def test_a_limit_of_files(run_here: Any, tmp_path: Path, undisturbed: str) -> None:
     first, second = (json.dumps({**CASE, "passes": passes}) for passes in (FIRST, ALL))
-    runs = [run_program([sys.executable, PROGRAM, first], cwd=tmp_path)]
+    runs = [run_here([sys.executable, PROGRAM, first])]
     limited = [sys.executable, "-c", LIMITED, sys.executable, PROGRAM, second]
-    runs.append(run_program(limited, cwd=tmp_path, limit=200))
+    runs.append(run_here(limited, limit=200))
     check(runs, tmp_path / "saved", "File too large", undisturbed)
 
 

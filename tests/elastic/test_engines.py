@@ -6,8 +6,6 @@ host; and as actors of a Ray cluster do, where Ray is installed (`make test-ray`
 as a user does, so there is no engine for it; see ../lab.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib.util
 import itertools
@@ -73,7 +71,6 @@ def local(slots: int, folder: Path) -> Iterator[Engine]:
 
 @contextmanager
 def dialed(slots: int, folder: Path) -> Iterator[Engine]:
-    """With agents of two and of one slot."""
     sizes = [2] * (slots // 2) + [1] * (slots % 2)
     with DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, print) as engine, ExitStack() as stack:
         agents = [stack.enter_context(dial_in(engine.port, folder, size)) for size in sizes]
@@ -85,7 +82,6 @@ def dialed(slots: int, folder: Path) -> Iterator[Engine]:
 
 @contextmanager
 def given(slots: int, folder: Path) -> Iterator[Engine]:
-    """With the agent of a host, which mpirun has started."""
     hosts = parse_hosts(f"localhost:{slots}", "-H")
     with (
         DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, print) as engine,
@@ -99,7 +95,6 @@ def given(slots: int, folder: Path) -> Iterator[Engine]:
 
 @contextmanager
 def ray(slots: int, folder: Path) -> Iterator[Engine]:
-    """With an actor for each slot."""
     address = cluster_address()
     with (
         DialedEngine(("", 0), TOKEN, PROGRAM, print) as engine,
@@ -275,7 +270,6 @@ def test_a_worker_that_ends_already_when_it_is_to_be_stopped(tmp_path: Path) -> 
     ],
 )
 def test_what_has_ended_a_worker(code: int, sent: list[int], ordered: bool) -> None:
-    """One that ended by itself before a SIGKILL came has another status."""
     assert is_ordered(code, sent) == ordered
 
 
@@ -327,8 +321,6 @@ def test_agents_are_witnesses_for_each_other(tmp_path: Path, late: bool) -> None
 
 
 def test_ends_that_nobody_has_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The fork server tells them, and the engine is closed without reading them."""
-
     def work_witnessed(spec: AgentSpec, channel: JobChannel) -> None:
         worker = WORKER.with_name("witnessed_worker.py")
         program.work(spec, channel, worker, [], "secret", None)
@@ -369,7 +361,6 @@ def test_an_agent_without_the_program_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_garbage_is_refused(seed: int, tmp_path: Path) -> None:
-    """Neither random bytes, nor proofs that are cut or changed, harm the agents that are there."""
     random_bytes = random.Random(seed)
     said: list[str] = []
     with (
@@ -396,7 +387,6 @@ def test_garbage_is_refused(seed: int, tmp_path: Path) -> None:
 
 
 def test_an_agent_that_is_gone_before_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no agent of the job."""
     said: list[str] = []
     hello = protocol.seal(protocol.AgentGreeting("x", "h", "cpu1", 1, slots=2), b"nonce")
     with (
@@ -422,7 +412,6 @@ def test_messages_may_follow_the_answer_at_once() -> None:
 
 
 def test_output_that_cannot_be_kept(tmp_path: Path) -> None:
-    """As on a full disk. It is told once, and the worker goes on."""
     said: list[str] = []
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -441,7 +430,6 @@ def test_output_that_cannot_be_kept(tmp_path: Path) -> None:
 
 
 def test_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fork server and the workers that there are go on."""
     own, fork, forks = os.getpid(), os.fork, itertools.count()
 
     def limited() -> int:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that calls `job.steps` once for each epoch, and does something between the calls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ class Interrupted(Exception):
 
 
 def train(folder: Path, stop: int = -1) -> tuple[str, list[float]]:
-    """The final state, and the learning rate. Interrupted before step `stop` is done."""
     torch.manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(96, 8), torch.randint(3, (96,)))
     model = nn.Linear(8, 3)

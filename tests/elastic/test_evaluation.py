@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`job.map`: a table of numbers with a row for each batch, equal on all ranks, whoever dies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -54,7 +52,6 @@ def test_numbers(given: Any, expected: list[float]) -> None:
 
 
 def tables_of(logs: list[list[list[Any]]]) -> dict[int, list[Any]]:
-    """By step: the table of each member that has made it."""
     tables: dict[int, list[Any]] = {}
     for log in logs:
         for step, table in (line[1:] for line in log if line[0] == "table"):
@@ -63,14 +60,12 @@ def tables_of(logs: list[list[list[Any]]]) -> dict[int, list[Any]]:
 
 
 def evaluated(logs: list[list[list[Any]]], step: int) -> Counter[int]:
-    """How often each batch was evaluated after a step."""
     numbers = [line[2][0] for log in logs for line in log if line[:2] == ["evaluated", step]]
     return Counter(number // 25 for number in numbers)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_tables_are_equal_and_training_goes_on(members: Any, workers: int) -> None:
-    """With a death in the first of two evaluations, and one later in training."""
     steps = {"evaluate": [2, 12], "loader_workers": workers}
     (alone,) = members.check(members=1, **steps)
     kills = [
@@ -169,8 +164,5 @@ def test_evaluations_do_not_count_as_steps(job: Any, monkeypatch: pytest.MonkeyP
             step.backward(job.framework.model(x).sum())
         job.map(torch.ones(8, 3), lambda x: x.sum(), batch=4)
     assert [name for name in names if name] == [
-        "step 0",
-        "an evaluation before step 1",
-        "step 1",
-        "an evaluation before step 2",
+        *("step 0", "an evaluation before step 1", "step 1", "an evaluation before step 2")
     ]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples with loops of their own: processes that die change nothing."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
@@ -12,23 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import popen
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT = 240  # seconds, on a busy machine
 
 
 def states(folder: Path, port: int, size: int, words: list[str]) -> tuple[list[int], set[str]]:
-    """The exit codes of so many processes of a program, and the states that they tell."""
     job = {"DDL_SIZE": str(size), "DDL_RENDEZVOUS": f"tcp://127.0.0.1:{port}", "DDL_LOG": "off"}
     processes = [
-        subprocess.Popen(
+        popen(
             [sys.executable, *words],
             cwd=folder,
-            env=clean_environment({**job, "DDL_SECRET": "x" * 16, "DDL_RANK": str(rank)}),
+            env={**job, "DDL_SECRET": "x" * 16, "DDL_RANK": str(rank)},
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
         )
         for rank in range(size)
     ]
@@ -57,8 +52,7 @@ def check(folder: Path, find_port: Callable[[], int], words: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_the_page(run_program: Any, tmp_path: Path) -> None:
-    """The first whole program in docs/elastic/tutorial.md, which goes on from its checkpoint."""
+def test_the_page(run_here: Any, tmp_path: Path) -> None:
     page = (EXAMPLES.parent / "docs" / "elastic" / "tutorial.md").read_text()
     (text,) = re.findall(
         r"A whole program, `train.py`:\n\n<!--.*?-->\n```python\n(.*?)```", page, re.DOTALL
@@ -68,7 +62,7 @@ def test_the_page(run_program: Any, tmp_path: Path) -> None:
     for passes, step in ((1, 19), (2, 39)):
         changed = text.replace("passes=12", f"passes={passes}").replace("% 90", "% 20")
         program.write_text(changed)
-        done = run_program([*map(str, command)], cwd=tmp_path, limit=LIMIT).expect_success()
+        done = run_here([*map(str, command)], limit=LIMIT).expect_success()
         assert re.findall(r"step (\d+)  loss .* accuracy 0\.", done.out) == [str(step)]
     assert "resumed after 23 steps" in done.out
     assert (tmp_path / "model.pt").exists()

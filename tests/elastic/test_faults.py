@@ -3,8 +3,6 @@
 others go on within 10 s, with the undisturbed result (Members.check). Those who are counted as dead
 and live are refused, and end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ WATCHDOG = 3  # seconds
 
 
 def strike(how: str, phase: str, member: int = 1, **more: Any) -> list[dict[str, Any]]:
-    """In a reform, which needs a death: member 0 is killed in the same step."""
     if how == "expel":
         more["target"] = 2
     found = [{"member": member, "step": STEP, "phase": phase, "how": how, **more}]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shares of frameworks that give their tensors as NumPy arrays, and states of them."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

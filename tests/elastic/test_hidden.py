@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hidden state is found, its changes are noticed, and the first difference of two runs is named."""
 
-from __future__ import annotations
-
 import collections
 import importlib.util
 import random

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans that come before the worker takes them."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from queue import Queue
@@ -48,7 +46,6 @@ def plans_of(inbox: Inbox) -> Queue[GroupPlan]:
 
 
 def test_a_plan_waits_until_plans_are_taken(ends: tuple[WorkerChannel, Inbox]) -> None:
-    """The coordinator may send it right after it has told the workers of each other."""
     job, inbox = ends
     for message in (CONNECT, plan(7), ExitWorker()):
         job.send(message)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic training with JAX: the same bits for any number of workers, whoever dies."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -17,7 +15,6 @@ LIMIT = 300  # seconds, on a busy machine
 
 
 def digits(run_program: Any, folder: Path, *words: str) -> tuple[str, int]:
-    """The final state's hash, and how many shares were computed again."""
     command = [sys.executable, EXAMPLE, "--passes", "2", *words]
     done = run_program(command, cwd=folder, limit=LIMIT)
     done.expect_success()
@@ -43,7 +40,6 @@ def elastic_run(workers: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digits' final state, of one undisturbed worker."""
     found, recomputed = digits(run_program, tmp_path_factory.mktemp("alone"), "--workers", "1")
     assert recomputed == 0
     return found
@@ -67,7 +63,6 @@ def test_digits_on_other_numbers_of_workers(
 
 @pytest.mark.slow
 def test_a_program_of_several_workers(run_program: Any, tmp_path: Path) -> None:
-    """Of `ddl elastic run`, with states of several types."""
     (alone,) = states(run(run_program, tmp_path))
     assert alone.endswith(" 14")  # two a share, in each of seven steps
     found = states(run(run_program, tmp_path, *elastic_run(3), kills=1))

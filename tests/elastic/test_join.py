@@ -4,8 +4,6 @@
 Some die at every moment of it, by a real kill -9.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -30,7 +28,7 @@ MEMBERS = [
     *("creation, by a member", "agreement", "switch", "hello, by a member"),
     *("copying", "sending", "telling"),
 ]
-SAMPLE = ["switch"]
+SAMPLE = "switch"
 
 
 def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -47,25 +45,23 @@ def test_newcomers_join(jobs: Any) -> None:
     assert not events(report, "died")
 
 
-@pytest.mark.parametrize("moment", SAMPLE)
-def test_a_death_in_a_join(jobs: Any, tmp_path: Path, moment: str) -> None:
-    check_death(jobs, tmp_path, moment)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", sorted({*NEWCOMERS, *OBSERVERS, *MEMBERS} - {*SAMPLE}))
+@pytest.mark.parametrize(
+    "moment",
+    [
+        SAMPLE,
+        *(
+            pytest.param(moment, marks=pytest.mark.slow)
+            for moment in sorted({*NEWCOMERS, *OBSERVERS, *MEMBERS} - {SAMPLE})
+        ),
+    ],
+)
 def test_a_death_at_any_moment(jobs: Any, tmp_path: Path, moment: str) -> None:
-    check_death(jobs, tmp_path, moment)
-
-
-def check_death(jobs: Any, folder: Path, moment: str) -> None:
-    """The others go on, and someone joins all the same, unless it was the one that died."""
     case = {"workers": "2:4", "start": 2, "resize": [[3, 3, moment]]}
     _, report = jobs.train({**case, "changes": 2 if moment in MEMBERS else 1})
     died = events(report, "died")
     assert [each["cause"] for each in died] == ["SIGKILL"]
     assert (died[0]["member"] == 2) == (moment not in MEMBERS)
-    assert not (folder / f"die in {moment}").exists()
+    assert not (tmp_path / f"die in {moment}").exists()
     joined = [each["member"] for each in events(report, "joined")]
     # The others may tell that one has joined which dies at once.
     assert joined == [2] or (moment in (*NEWCOMERS, *OBSERVERS) and joined == [])
@@ -76,7 +72,6 @@ def check_death(jobs: Any, folder: Path, moment: str) -> None:
 @pytest.mark.parametrize("how", ["stop", "hang"])
 @pytest.mark.parametrize("moment", ["start", *NEWCOMERS[1:]])
 def test_a_newcomer_that_hangs(jobs: Any, tmp_path: Path, moment: str, how: str) -> None:
-    """It is ended, and another one joins."""
     slow = {str(member): 0.03 for member in range(5)}
     case = {"workers": "2:4", "start": 2, "resize": [[3, 3, moment]], "how": how, "slow": slow}
     _, report = jobs.train({**case, "watchdog": 0.5, "replace": True})
@@ -92,7 +87,6 @@ def test_a_newcomer_that_hangs(jobs: Any, tmp_path: Path, moment: str, how: str)
 
 @pytest.mark.slow
 def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
-    """One that lacks the state does not go on."""
     always = ["wait in sending", "die in telling"]
     report = jobs.fail({"workers": "2:4", "start": 2, "resize": [[3, 3]], "always": always})
     assert sorted(each["member"] for each in events(report, "died")) == [0, 1, 2]
@@ -101,7 +95,6 @@ def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
 
 @pytest.mark.slow
 def test_all_others_die_and_an_observer_has_the_state(jobs: Any, tmp_path: Path) -> None:
-    """It has kept the results that it lacks, so it goes on. Many steps are left when it loads."""
     deaths = {f"die in voting, member {member}": "" for member in (0, 1)}
     (tmp_path / "at loading").write_text(json.dumps(deaths))
     _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 3]], "passes": 60})
@@ -122,16 +115,12 @@ def test_an_observer_knows_how_long_steps_are(jobs: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_random_changes(jobs: Any, seed: int) -> None:
-    """Joins, leaves and deaths at random steps."""
     chance, cases = random.Random(seed), []
     for _ in range(5):
         sizes = sorted([chance.randrange(1, 70), chance.randint(2, 4)] for _ in range(4))
         kills = [[chance.randrange(10, 60), chance.randrange(2)]]
         cases.append({"workers": "2:4", "start": 3, "resize": sizes, "kill": kills})
     jobs.train(*cases)
-
-
-# ---- the state on its way ----
 
 
 def make_state() -> State:
@@ -166,7 +155,6 @@ def test_the_state_is_received(whole: list[bool]) -> None:
 
 
 def test_a_later_plan_reserves_memory_beside_a_copy() -> None:
-    """Neither the copy nor what is sent of it changes."""
     values = np.random.default_rng(3).integers(0, 256, 5 * transfer.PIECE, np.uint8)
     state, rounds = {"all": Tensor("uint8", values.shape, values)}, 4
     group = join([Endpoint(secret="") for _ in range(2)])

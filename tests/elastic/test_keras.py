@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic training with Keras on each of its backends: the same bits whoever dies."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -22,7 +20,6 @@ def environment(backend: str) -> dict[str, str]:
 
 
 def digits(run_program: Any, folder: Path, backend: str, *words: str) -> tuple[str, int]:
-    """The final state's hash, and how many shares were computed again."""
     command = [sys.executable, EXAMPLE, "--epochs", "2", *words]
     done = run_program(command, env=environment(backend), cwd=folder, limit=LIMIT)
     done.expect_success()
@@ -34,7 +31,6 @@ def digits(run_program: Any, folder: Path, backend: str, *words: str) -> tuple[s
 def fit(
     run_program: Any, folder: Path, backend: str, workers: int, **case: Any
 ) -> tuple[str, list[dict[str, Any]]]:
-    """The final state's hash, and what each worker that lives has printed."""
     run = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet", "--no-replace"]
     words = ["-n", str(workers), "--report", "report.json", PROGRAM, json.dumps(case)]
     done = run_program([*run, *words], env=environment(backend), cwd=folder, limit=LIMIT)
@@ -63,7 +59,6 @@ def test_digits_whoever_dies(run_program: Any, tmp_path: Path, backend: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fit(run_program: Any, tmp_path: Path, backend: str) -> None:
-    """The writer dies, and with it the one that writes the log."""
     alone, (one,) = fit(run_program, tmp_path, backend, 1)
     assert one["seen"] == ["begin 0", "end 0", "begin 1", "end 1", "begin 2", "end 2"]
     names = ["loss", "mae", "val_loss", "val_mae"]
@@ -103,12 +98,9 @@ assert digest(state) == before
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_a_share_does_not_change_a_state_that_was_taken(
-    run_program: Any, tmp_path: Path, backend: str
-) -> None:
-    """It is copied for a checkpoint while the next step's shares are computed."""
+def test_a_share_does_not_change_a_state_that_was_taken(run_here: Any, backend: str) -> None:
     command = [sys.executable, "-c", STATE]
-    run_program(command, env=environment(backend), cwd=tmp_path, limit=LIMIT).expect_success()
+    run_here(command, env=environment(backend), limit=LIMIT).expect_success()
 
 
 @pytest.mark.slow
@@ -124,7 +116,6 @@ def test_callbacks_stop_all_workers(run_program: Any, tmp_path: Path, backend: s
 
 @pytest.mark.slow
 def test_fit_goes_on_from_its_checkpoint(run_program: Any, tmp_path: Path) -> None:
-    """In the middle of an epoch, whose metrics are those of the whole."""
     alone, (one,) = fit(run_program, tmp_path, "jax", 1)
     case = {"checkpoint": str(tmp_path / "saved"), "every": 3}
     fit(run_program, tmp_path, "jax", 2, epochs=1, **case)  # seven steps
@@ -137,9 +128,7 @@ def test_fit_goes_on_from_its_checkpoint(run_program: Any, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "name"), [("tensorflow", "TensorFlow"), ("jax", "JAX")])
-def test_the_backend_has_started_before(
-    run_program: Any, tmp_path: Path, backend: str, name: str
-) -> None:
+def test_the_backend_has_started_before(run_here: Any, backend: str, name: str) -> None:
     program = (
         "import keras, numpy as np, ddl_keras.elastic as elastic\n"
         "model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
@@ -147,6 +136,6 @@ def test_the_backend_has_started_before(
         "elastic.Job(lambda: model, data, batch=4, logical=2).train()\n"
     )
     command = [sys.executable, "-c", program]
-    done = run_program(command, env=environment(backend), cwd=tmp_path, limit=LIMIT)
+    done = run_here(command, env=environment(backend), limit=LIMIT)
     assert done.code == 1
     assert f"RuntimeError: {name} has already computed in this process" in done.err

@@ -2,8 +2,6 @@
 """Members that die by a real kill -9, in every phase of a step; the result is the undisturbed one's
 and nothing but the dead one's shares is computed again (Members.check)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ def test_before_all_have_the_result(members: Any, phase: str) -> None:
 
 @pytest.mark.parametrize("bucket_bytes", [1, 30])
 def test_in_the_backward_pass(members: Any, bucket_bytes: int) -> None:
-    """Some sums have started on all ranks, others on some."""
     logs = members.check(members=3, kills=[kill(1, 5, "backward")], bucket_bytes=bucket_bytes)
     for each in recoveries(logs):
         assert (each["step"], each["died"], each["adopted"]) == (5, [1], 3)
@@ -40,14 +37,12 @@ def test_the_others_are_in_the_backward_pass(members: Any) -> None:
 
 
 def test_before_the_vote(members: Any) -> None:
-    """All have the result: they vote again, and nothing is computed."""
     logs = members.check(members=3, kills=[kill(0, 5, "vote")])
     found = recoveries(logs)
     assert [(each["step"], each["adopted"]) for each in found] == [(5, 0), (5, 0)]
 
 
 def test_after_the_vote(members: Any) -> None:
-    """Its shares of the next step are computed by the others, once."""
     logs = members.check(members=3, kills=[kill(0, 5, "apply")])
     assert {each["step"] for each in recoveries(logs)} == {6}
 
@@ -62,12 +57,10 @@ def test_one_survivor_is_behind(members: Any) -> None:
 
 
 def test_nobody_waits_for_a_long_share(members: Any) -> None:
-    """Member 2 is still in its first share when member 0 already computes an adopted one."""
     members.check(members=3, kills=[kill(1, 5, "compute"), kill(2, 5, "slow")])
 
 
 def test_all_but_one(members: Any) -> None:
-    """One dies in a sum, a second while it computes what it has adopted, a third later."""
     kills = [kill(0, 5, "reduce"), kill(1, 5, "adopt"), kill(2, 9, "compute")]
     logs = members.check(members=4, owners="changing", kills=kills)
     assert [each["died"] for each in recoveries(logs)[-2:]] == [[0, 1], [2]]
@@ -85,7 +78,6 @@ def test_in_the_last_step(members: Any) -> None:
 
 
 def test_in_the_last_vote_of_all(members: Any) -> None:
-    """Member 0 has seen its end and gone. Member 1 comes to it alone; it writes nothing anew."""
     logs = members.check(members=3, kills=[kill(2, 14, "finish"), kill(1, 14, "behind")])
     assert [log[-1][3] for log in logs[:2]] == [True, False]
 
@@ -97,7 +89,6 @@ def test_the_writer_dies_in_the_last_vote_of_all(members: Any) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"every": 13}])
 def test_the_writer_fails_after_the_last_step(members: Any, more: dict[str, int]) -> None:
-    """As a program does that raises something: it leaves, and another one writes."""
     fails = {**kill(0, 12, "apply"), "how": "fail"}
     logs = members.check(members=3, kills=[fails], **more)
     assert [log[-1][3] for log in logs[1:]] == [True, False]

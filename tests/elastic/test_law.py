@@ -5,8 +5,6 @@ that of one undisturbed worker, or the joining worker is refused by name and the
 `make test-law` runs all of them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -22,12 +20,11 @@ from law import MODES
 PROGRAM = Path(__file__).parent / "programs" / "law.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
 LIMIT = 240  # seconds, on a busy machine
-QUICK = ["unfreeze"]
+QUICK = "unfreeze"
 REFUSED = "added in loop"
 
 
 def final(run_program: Any, folder: Path, workers: int, *words: str) -> tuple[str, dict[str, Any]]:
-    """The hashes of the final state and of the weights, and the job's report."""
     report = folder / f"report{workers}.json"
     command = [*DDL, "-n", str(workers), "--quiet", "--report", report, PROGRAM, *words]
     done = run_program(command, cwd=folder, limit=LIMIT).expect_success()
@@ -40,32 +37,24 @@ def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [each for each in report["events"] if each["kind"] == kind]
 
 
-def check(run_program: Any, folder: Path, mode: str) -> None:
-    """The last worker has joined and knows of the first ones' state only what it was sent."""
-    alone, _ = final(run_program, folder, 1, mode)
-    struck, report = final(run_program, folder, 2, mode, "--strike")
+@pytest.mark.parametrize(
+    "mode",
+    [
+        QUICK,
+        *(pytest.param(m, marks=pytest.mark.slow) for m in sorted({*MODES} - {QUICK, REFUSED})),
+    ],
+)
+def test_joining_worker_keeps_the_law(run_program: Any, tmp_path: Path, mode: str) -> None:
+    alone, _ = final(run_program, tmp_path, 1, mode)
+    struck, report = final(run_program, tmp_path, 2, mode, "--strike")
     died = [each["member"] for each in events(report, "died") if each["cause"] == "SIGKILL"]
     assert died == [0, 1]
     assert min(each["member"] for each in events(report, "joined")) == 2
     assert struck == alone == f"{report['hash']} {alone.split()[1]}"
 
 
-@pytest.mark.parametrize("mode", QUICK)
-def test_joining_worker_keeps_the_law(run_program: Any, tmp_path: Path, mode: str) -> None:
-    check(run_program, tmp_path, mode)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", sorted({*MODES} - {*QUICK, REFUSED}))
-def test_joining_worker_keeps_the_law_in_all_modes(
-    run_program: Any, tmp_path: Path, mode: str
-) -> None:
-    check(run_program, tmp_path, mode)
-
-
 @pytest.mark.slow
 def test_joining_worker_with_other_parameters_is_refused(run_program: Any, tmp_path: Path) -> None:
-    """The others continue, and no more workers are started after the third one."""
     alone, _ = final(run_program, tmp_path, 1, REFUSED)
     struck, report = final(run_program, tmp_path, 2, REFUSED, "--strike")
     assert struck == alone
@@ -86,15 +75,13 @@ def test_joining_worker_with_other_parameters_is_refused(run_program: Any, tmp_p
         ("jax added", r"update_fn changed state\['momentum'\] from missing to float32"),
     ],
 )
-def test_change_that_joining_workers_lack_is_refused(
-    run_program: Any, tmp_path: Path, case: str, error: str
-) -> None:
+def test_change_that_joining_workers_lack_is_refused(run_here: Any, case: str, error: str) -> None:
     pytest.importorskip(case.split()[0])
     program = PROGRAM.with_name("law_frameworks.py")
     backend = "tensorflow" if case.startswith("tensorflow") else "jax"
     env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [*DDL, "-n", "1", "--quiet", program, case]
-    done = run_program(command, cwd=tmp_path, env=env, limit=LIMIT)
+    done = run_here(command, env=env, limit=LIMIT)
     assert done.code != 0
     assert re.search(error, done.err + done.out), done.err
 
@@ -123,26 +110,24 @@ def test_change_that_joining_workers_lack_is_refused(
         pytest.param("none", "", marks=pytest.mark.slow),
     ],
 )
-def test_hidden_state_is_named(run_program: Any, tmp_path: Path, case: str, warning: str) -> None:
+def test_hidden_state_is_named(run_here: Any, case: str, warning: str) -> None:
     command = [*DDL, "-n", "2", "--quiet", PROGRAM.with_name("hidden.py"), case]
-    done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    done = run_here(command, limit=LIMIT).expect_success()
     shown = done.out + done.err
     assert re.search(warning, shown), shown
     assert shown.count("is not part of the job's state") == bool(warning)
     if warning:
-        assert run_program([*command, "strict"], cwd=tmp_path, limit=LIMIT).code != 0
+        assert run_here([*command, "strict"], limit=LIMIT).code != 0
 
 
 @pytest.mark.parametrize(
     "strict", [pytest.param(False), pytest.param(True, marks=pytest.mark.slow)]
 )
-def test_joining_worker_with_hidden_state_is_named(
-    run_program: Any, tmp_path: Path, strict: bool
-) -> None:
+def test_joining_worker_with_hidden_state_is_named(run_here: Any, strict: bool) -> None:
     """The state does not change any more, so only the comparison of a share finds it."""
     program = PROGRAM.with_name("hidden.py")
     command = [*DDL, "-n", "2", "--quiet", program, "set once", *["strict"] * strict]
-    done = run_program(command, cwd=tmp_path, limit=LIMIT)
+    done = run_here(command, limit=LIMIT)
     assert (done.code != 0) == strict, done.err
     shown = done.out + done.err
     found = re.search(
@@ -158,14 +143,12 @@ def test_joining_worker_with_hidden_state_is_named(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_hidden_state_fails_a_strict_job_without_a_loop(
-    run_program: Any, tmp_path: Path, framework: str
-) -> None:
+def test_hidden_state_fails_a_strict_job_without_a_loop(run_here: Any, framework: str) -> None:
     pytest.importorskip(framework)
     finding = r"Samples\.generator, a numpy Generator .* is not part of the job's state"
     command = [sys.executable, PROGRAM.with_name("strict.py"), framework]
-    warned = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    warned = run_here(command, limit=LIMIT).expect_success()
     assert "trained" in warned.out and re.search(finding, warned.out + warned.err)
-    failed = run_program([*command, "strict"], cwd=tmp_path, limit=LIMIT)
+    failed = run_here([*command, "strict"], limit=LIMIT)
     assert failed.code != 0 and "trained" not in failed.out
     assert re.search(f"JobFailed: .*RuntimeError: .*{finding}", failed.err, re.S), failed.err

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers that leave a job by plan: when it gets smaller, or when they are asked to by SIGTERM."""
 
-from __future__ import annotations
-
-import re
 import signal
 import subprocess
 import sys
@@ -11,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import popen
+from waits import final_state
 
 from ddl_elastic.base import environment
 from ddl_elastic.coordinator import control
@@ -28,7 +26,6 @@ def kinds(report: dict[str, Any]) -> list[tuple[str, int]]:
 
 @pytest.mark.slow
 def test_a_job_gets_smaller(jobs: Any) -> None:
-    """The newest workers leave."""
     _, report = jobs.train({"workers": "1:3", "start": 3, "resize": [[5, 1]], "changes": 2})
     assert sorted(kinds(report)) == [("left", 1), ("left", 2)]
     assert [w["state"] for w in report["workers"].values()] == ["done", "ended", "ended"]
@@ -36,7 +33,6 @@ def test_a_job_gets_smaller(jobs: Any) -> None:
 
 
 def test_a_worker_that_is_asked_to_leave(jobs: Any) -> None:
-    """Its place is filled again, if there is one."""
     case = {"start": 2, "kill": [[5, 0, signal.SIGTERM]]}
     _, fewer, filled = jobs.train(
         {**case, "workers": "1:2", "changes": 1},
@@ -53,37 +49,25 @@ def test_the_last_one_leaves_when_another_has_the_state(jobs: Any) -> None:
     assert kinds(report) == [("joined", 1), ("left", 0)]
 
 
-# ---- ddl elastic scale ----
-
-
 def run(folder: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return popen(
         [*DDL, "run", *words],
         cwd=folder,
-        # Lines that are written to a pipe or a file appear at once all the same.
-        env=clean_environment({"XDG_RUNTIME_DIR": str(folder), "PYTHONUNBUFFERED": ""}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        env={"XDG_RUNTIME_DIR": str(folder), "PYTHONUNBUFFERED": ""},
     )
 
 
-def state(out: str) -> str:
-    (found,) = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
-    return str(found)
-
-
 @pytest.mark.slow
-def test_scale(run_program: Any, tmp_path: Path) -> None:
+def test_scale(run_here: Any, tmp_path: Path) -> None:
     def scale(workers: int) -> Any:
         command = [*DDL, "scale", "job", str(workers)]
         env = {"XDG_RUNTIME_DIR": str(tmp_path)}
-        return run_program(command, cwd=tmp_path, env=env, limit=LIMIT)
+        return run_here(command, env=env, limit=LIMIT)
 
     passes = ["--passes", "200"]
     paused = ["--strike", "pause", "--members", "0"]
     with run(tmp_path, "-n", "1", str(PROGRAM), *passes) as alone:
-        expected = state(alone.communicate(timeout=LIMIT)[0])
+        expected = final_state(alone.communicate(timeout=LIMIT)[0])
     with run(tmp_path, "-n", "1:3", "--name", "job", str(PROGRAM), *passes, *paused) as job:
         assert job.stderr and job.stdout
         assert "paused" in job.stdout.readline()
@@ -102,7 +86,7 @@ def test_scale(run_program: Any, tmp_path: Path) -> None:
         out = job.stdout.read()
     assert job.returncode == 0, shown
     assert "rank 2 on" in shown and "has left" in shown
-    assert state(out) == expected
+    assert final_state(out) == expected
     gone = scale(2)
     assert gone.code == 2
     assert "there is no job job on this machine; jobs: none" in gone.err

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples that loader processes read ahead, streams, and samples that cannot be read."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -16,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import clean_environment
+from conftest import popen
 
 from ddl_elastic.frameworks.protocol import Key
 from ddl_elastic.shares.loading import Loader, LoadingError, Reader, count_samples, count_steps
@@ -197,12 +195,8 @@ def test_what_is_no_data_set() -> None:
         count_samples(3)
 
 
-# ---- with real processes ----
-
-
 @pytest.mark.parametrize("links", ["shm", "tcp"])
 def test_loader_processes_do_not_change_the_result(members: Any, links: str) -> None:
-    """A member dies while the others have read ahead by a map that holds no more."""
     kills = [{"member": 1, "step": 5, "phase": "compute"}]
     members.check(members=3, loader_workers=1, kills=kills, links=[links])
     members.check(members=1, loader_workers=2)
@@ -227,14 +221,10 @@ class Program:
     """A member alone, in programs/reading.py, which tells of itself line by line."""
 
     def __init__(self, folder: Path, what: str, loader_workers: int, thread: str = "") -> None:
-        self.process = subprocess.Popen(
+        self.process = popen(
             [sys.executable, PROGRAM, what, str(loader_workers), thread],
             cwd=folder,
-            env=clean_environment(),
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
         )
 
     def read(self) -> Any:
@@ -244,11 +234,9 @@ class Program:
         return json.loads(line)
 
     def loaders(self) -> list[int]:
-        """Descriptors of its loader processes."""
         return [os.pidfd_open(pid) for pid in self.read()]
 
     def end(self, line: str | None = None) -> str:
-        """What it has written to stderr. It is sent a line before."""
         return self.process.communicate(line, timeout=LIMIT)[1]
 
 
@@ -259,7 +247,6 @@ def wait_for_ends(descriptors: list[int]) -> None:
 
 
 def test_loader_processes_end_with_their_worker(tmp_path: Path) -> None:
-    """They are within a sample that takes for ever."""
     program = Program(tmp_path, "block", 2)
     loaders = program.loaders()
     assert len(loaders) == 2
@@ -280,7 +267,6 @@ def test_loader_processes_end_with_the_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("thread", ["main", pytest.param("other", marks=pytest.mark.slow)])
 def test_a_loader_process_is_killed(tmp_path: Path, thread: str) -> None:
-    """While the program does something else."""
     program = Program(tmp_path, "block", 1, thread)
     pid = program.read()[0]
     loader = os.pidfd_open(pid)

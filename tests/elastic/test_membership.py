@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans that follow each other closely, on a member."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from unittest.mock import Mock
@@ -19,7 +17,6 @@ pytestmark = pytest.mark.pure
 
 @pytest.fixture
 def leaver() -> Iterator[Membership]:
-    """In no plan, so it creates no comm."""
     ends = socket.socketpair()
     near, far = Channel(ends[0], FROM_WORKER), Channel(ends[1], TO_WORKER)
     inbox = Inbox(far)
@@ -37,7 +34,6 @@ def plan(number: int) -> GroupPlan:
 def test_a_plan_that_comes_while_an_older_one_is_taken(
     leaver: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The inbox's thread takes it, while the member's takes the one that has waited for a vote."""
     take = leaver._receive
 
     def take_later(message: GroupPlan) -> None:

@@ -65,7 +65,6 @@ def test_messages_and_data(pair: Pair) -> None:
 
 
 def test_lines_wait_for_no_coordinator(pair: Pair) -> None:
-    """As of one whose output goes to a pager. Those that were lost are counted."""
     reader, writer, far = pair
     reporter, lines, texts = Reporter(writer), 5000, list[str]()
     for number in range(lines):
@@ -111,8 +110,6 @@ def test_garbage_is_refused(pair: Pair, data: bytes) -> None:
     with pytest.raises(ValueError):
         channel.receive()
 
-
-# ---- fuzzing ----
 
 JSON = st.recursive(
     st.none()
@@ -163,7 +160,6 @@ def test_any_bytes(stream: bytes, state: bool) -> None:
 
 
 def test_a_frame_that_never_ends_is_not_kept() -> None:
-    """More than the largest frame is refused by its head, before its data are there."""
     frames = Frames()
     assert frames.feed(HEAD.pack(b"D", LARGEST)) == []
     assert frames.feed(b"x" * LARGEST) == [(b"D", b"x" * LARGEST)]
@@ -172,14 +168,10 @@ def test_a_frame_that_never_ends_is_not_kept() -> None:
 
 
 def test_a_plan_that_ends_with_the_job(pair: Pair) -> None:
-    """Its end may be told after that of the training."""
     reader, writer, _ = pair
     for message in (PlanCancelled(3, []), TensorHeader("w", "uint8", [0], 0), StateEnd()):
         writer.send(message)
     assert [*receive_state(reader)] == ["w"]
-
-
-# ---- the final state, of workers that hang ----
 
 
 class Worker:
@@ -232,5 +224,5 @@ def test_a_worker_that_is_never_done(hanging: Any) -> None:
 def test_a_worker_that_does_not_send_the_state(hanging: Any) -> None:
     assert training._fetch_state(hanging) == {}
     assert hanging.causes == [
-        "hung: the coordinator requested its state, and nothing was received for 0 s",
+        "hung: the coordinator requested its state, and nothing was received for 0 s"
     ]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in S3: with a real server, moto's, as a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -38,8 +36,6 @@ LIMIT = 60  # seconds
 
 
 class Server:
-    """Moto's, and the requests that it got."""
-
     def __init__(self, folder: Path) -> None:
         self._log = folder / "log"
         with open(self._log, "wb") as log:
@@ -113,7 +109,6 @@ def test_objects(server: Server) -> None:
 
 @pytest.mark.parametrize("harm", ["torn", "changed", "missing"])
 def test_damage_is_found(server: Server, harm: str) -> None:
-    """Then the checkpoint before it is taken."""
     storage = ObjectStorage(f"s3://{BUCKET}/{harm}")
     save(storage, 1)
     newest = save(storage, 2)
@@ -173,7 +168,7 @@ class Overloaded(BaseHTTPRequestHandler):
     """A store that takes only every second object."""
 
     protocol_version = "HTTP/1.1"  # which has "100 Continue"
-    server: OverloadedServer
+    server: "OverloadedServer"
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -226,7 +221,6 @@ def test_libraries_have_a_generator_of_their_own(server: Server) -> None:
 
 
 def commands(ancestor: int) -> dict[int, bytes]:
-    """What the process list shows of a process and those that it has started, by number."""
     found, parents = {}, {}
     for each in Path("/proc").glob("[0-9]*"):
         try:
@@ -243,7 +237,6 @@ def commands(ancestor: int) -> dict[int, bytes]:
 def train(
     server: Server, folder: Path, *cases: dict[str, Any]
 ) -> tuple[list[Any], str, dict[int, bytes]]:
-    """The reports, what was shown, and what the process list showed meanwhile."""
     texts = [json.dumps(case) for case in cases]
     with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
         process = subprocess.Popen(
@@ -266,7 +259,6 @@ def train(
 
 @pytest.mark.slow
 def test_a_job_is_resumed(server: Server, tmp_path: Path) -> None:
-    """After all workers were killed; and nobody sees the keys."""
     saved = {"checkpoint": f"s3://{BUCKET}/job", "every": 10, "passes": 12}
     killed = {**saved, "workers": 3, "kill": [[20, 0], [20, 1], [20, 2]], "changes": 0}
     alone = {"workers": 1, "passes": 12}

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A newcomer that observes, where the others wait for it, or lose it or another one."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -37,7 +35,6 @@ class Framework:
 
 
 def make_groups(endpoints: list[Endpoint], limit: float = 0.0) -> list[RankGroup]:
-    """Rank 2 observes, and the state is on its way to it."""
     groups = []
     for comm in join(endpoints):
         group = RankGroup(comm, [0, 1, 2], (0, 1), Watch(Watchdog(limit)))
@@ -56,7 +53,6 @@ def evaluate(group: RankGroup) -> int:
 
 
 def beside(*functions: Callable[[], Any]) -> list[Any]:
-    """Call each in a thread; their results, in the order in which they come."""
     found: list[Any] = []
     threads = [
         threading.Thread(target=lambda f=f: found.append(f()), daemon=True) for f in functions
@@ -69,7 +65,6 @@ def beside(*functions: Callable[[], Any]) -> list[Any]:
 
 
 def receive(group: RankGroup) -> None:
-    """As the program of an observer, to which nothing comes."""
     results = Results(Framework())
     with contextlib.suppress(DdlError):
         Observer(group, 0, results, Receiver(), lambda number: None).receive()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bits of a share in JAX and TensorFlow depend on nothing but what elastic training fixes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -16,11 +14,9 @@ LIMIT = 240  # seconds, on a busy machine
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
-def test_bits_of_a_share(run_program: Any, tmp_path: Path, framework: str) -> None:
-    """In processes that may use one core, or all; again and again, and in another order."""
-
+def test_bits_of_a_share(run_here: Any, framework: str) -> None:
     def bits(*words: str) -> Any:
-        done = run_program([sys.executable, PROGRAM, framework, *words], cwd=tmp_path, limit=LIMIT)
+        done = run_here([sys.executable, PROGRAM, framework, *words], limit=LIMIT)
         done.expect_success()
         return json.loads(done.out.splitlines()[-1])
 

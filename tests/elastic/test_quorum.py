@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which side of a divided group the coordinator lets go on."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import pytest
@@ -40,7 +38,6 @@ class Job:
         )
 
     def ask(self, member: int, missing: list[int], now: float) -> str | None:
-        """The answer at `now`, if there is one."""
         request = QuorumRequest([0, 1, 2, 3], missing)
         self.arbiter.add(self.workers[member], request, 0.0)
         self.arbiter.update(now)
@@ -79,7 +76,6 @@ def test_half_of_those_who_may_be_alive() -> None:
 
 @pytest.mark.parametrize("member", [0, 1])
 def test_one_without_whom_others_go_on(member: int) -> None:
-    """Others were let go on without it, or have told that it is dead."""
     job = Job({0: "closed", 1: "closed"}, dead=[1])
     assert job.ask(2, [0], LATE) == ""
     for worker in job.workers:
@@ -93,7 +89,6 @@ def test_one_without_whom_others_go_on(member: int) -> None:
     waits=st.floats(0, 2 * LATE),
 )
 def test_one_side_goes_on_at_most(ends: list[str], side: set[int], waits: float) -> None:
-    """Whatever is known of the ends, and whoever asks first; those who ask live."""
     job = Job(dict(enumerate(ends)))
     other = sorted({0, 1, 2, 3} - side)
     for asking, missing in ((sorted(side), other), (other, sorted(side))):

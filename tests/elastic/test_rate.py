@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rates over the last seconds."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddl_elastic.coordinator.rate import WINDOW, Rate

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A killed worker's place is filled by a new one; but not for ever if each one dies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ def members(report: dict[str, Any], kind: str) -> list[int]:
 
 @pytest.mark.slow
 def test_killed_workers_are_replaced(jobs: Any) -> None:
-    """Also the one that was rank 0, and the one that has replaced it."""
     kills = [[5, 0], [20, 2], [40, 1]]
     case = {"workers": 2, "kill": kills, "replace": True, "passes": 40, "others": 1}
     _, report = jobs.train({**case, "changes": 6})
@@ -36,7 +33,6 @@ def test_a_new_worker_that_has_no_state_yet(jobs: Any) -> None:
 
 @pytest.mark.slow
 def test_each_process_is_killed_once(jobs: Any) -> None:
-    """One after the other, also those that have come in the place of others: none is needed."""
     kills = [[5, 0], [15, 1], [25, 2], [35, 3], [45, 4]]
     case = {"workers": 3, "kill": kills, "replace": True, "others": 1, "changes": 0}
     _, report = jobs.train({**case, "passes": 40})
@@ -46,7 +42,6 @@ def test_each_process_is_killed_once(jobs: Any) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_is_over_before_the_new_worker_has_joined(jobs: Any) -> None:
-    """It is ended, which is no death."""
     case = {"workers": 2, "kill": [[5, 1]], "replace": True, "always": ["wait in warm-up"]}
     _, report = jobs.train(case)
     assert [each["kind"] for each in report["events"]] == ["died", "recovered"]
@@ -55,7 +50,6 @@ def test_a_job_that_is_over_before_the_new_worker_has_joined(jobs: Any) -> None:
 
 @pytest.mark.slow
 def test_workers_that_die_at_once(jobs: Any) -> None:
-    """After three in a row no more are started, and the others go on."""
     case = {
         "workers": 2,
         "kill": [[5, 1]],

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of JAX, Keras and TensorFlow that grow and shrink: the state of one undisturbed worker."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import popen
 
 PROGRAMS = Path(__file__).parent / "programs"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
@@ -27,13 +25,11 @@ CASES = {
 def run(folder: Path, workers: str, program: str, case: dict[str, Any]) -> subprocess.Popen[str]:
     words = ["-n", workers, "--name", "job", "--report", "report.json"]
     environment = {"XDG_RUNTIME_DIR": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return subprocess.Popen(
+    return popen(
         [*DDL, "run", *words, str(PROGRAMS / program), json.dumps(case)],
         cwd=folder,
-        env=clean_environment({**environment, "KERAS_BACKEND": "jax"}),
+        env={**environment, "KERAS_BACKEND": "jax"},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
     )
 
 
@@ -44,7 +40,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["jax", "keras", "tensorflow"])
-def test_a_worker_joins_and_leaves(run_program: Any, tmp_path: Path, framework: str) -> None:
+def test_a_worker_joins_and_leaves(run_here: Any, tmp_path: Path, framework: str) -> None:
     pytest.importorskip(framework)
     program, given = CASES[framework]
     case = {**given, "patient": True}
@@ -52,7 +48,7 @@ def test_a_worker_joins_and_leaves(run_program: Any, tmp_path: Path, framework: 
     def scale(workers: int) -> int:
         command = [*DDL, "scale", "job", str(workers)]
         env = {"XDG_RUNTIME_DIR": str(tmp_path)}
-        return int(run_program(command, cwd=tmp_path, env=env, limit=LIMIT).code)
+        return int(run_here(command, env=env, limit=LIMIT).code)
 
     def await_line(text: str) -> None:
         assert job.stderr

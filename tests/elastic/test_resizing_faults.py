@@ -5,8 +5,6 @@ They are the one that joins, one that was there, the one that writes the checkpo
 and all but one. The others go on with the undisturbed result, and the dead ones are replaced.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -34,12 +32,10 @@ TRIES = 3  # until all victims have come to the phase
 
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[int, str]:
-    """The final state by the number of passes, once it is known."""
     return {}
 
 
 def strike(jobs: Any, folder: Path, phase: str, who: list[int], how: str) -> dict[str, Any]:
-    """The report of a job in which all of them were struck."""
     by_newcomer, by_others = PHASES[phase]
     case = {"workers": "1:4", "start": OLD, "replace": True, "passes": 40, "how": how}
     if (phase, how) == ("boot", "stop") and NEW in who:  # which only the watchdog finds

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs whose processes have all died go on from their newest checkpoint, with the same bits."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -20,7 +18,6 @@ PASSES, STEPS = 24, 150  # over 150 samples, in batches of 24
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The report of one undisturbed worker."""
     return train(run_program, tmp_path_factory.mktemp("alone"), {"workers": 1, "passes": PASSES})[0]
 
 
@@ -33,7 +30,6 @@ def train(run_program: Any, folder: Path, *cases: dict[str, Any]) -> list[dict[s
 
 
 def test_all_workers_are_killed(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
-    """Three jobs of other numbers of workers; the first two lose all of them."""
     saved = {"checkpoint": "saved", "every": 10, "passes": PASSES}
     first = {**saved, "workers": 3, "kill": [[20, 0], [20, 1], [20, 2]], "changes": 0}
     second = {**saved, "workers": 2, "kill": [[40, 0], [40, 1]], "changes": 0}
@@ -50,7 +46,6 @@ def test_all_workers_are_killed(run_program: Any, tmp_path: Path, alone: dict[st
 
 @pytest.mark.slow
 def test_a_job_that_is_done(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
-    """Its last state was saved, so nothing is computed again."""
     case = {"workers": 2, "checkpoint": "saved", "every": 40, "keep": 2, "passes": PASSES}
     reports = train(run_program, tmp_path, case, case)
     assert [each["hash"] for each in reports] == [alone["hash"]] * 2
@@ -61,7 +56,6 @@ def test_a_job_that_is_done(run_program: Any, tmp_path: Path, alone: dict[str, A
 
 @pytest.mark.slow
 def test_deaths_beside_checkpoints(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
-    """A checkpoint in each step, and a death; then a job goes on from what there is."""
     saved = {"checkpoint": "saved", "every": 1, "passes": PASSES}
     killed = {**saved, "workers": 3, "kill": [[20, 1], [30, 0], [40, 2]], "changes": 0}
     reports = train(run_program, tmp_path, killed, {**saved, "workers": 1})

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl elastic run`: programs with a loop of their own, whose workers die, hang and fail."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import final_state
 
 from ddl_elastic.coordinator.progress import Progress
 from ddl_elastic.engines import program
@@ -23,8 +22,6 @@ LIMIT = 240  # seconds, on a busy machine
 
 @pytest.fixture
 def run(run_program: Any, tmp_path: Path) -> Any:
-    """`run(*words)`: what `ddl elastic run` with these words has printed, and its report."""
-
     def run_words(*words: object, env: Any = None) -> tuple[Any, dict[str, Any]]:
         report = tmp_path / "report.json"
         command = [*DDL, "--no-replace", "--report", report, *map(str, words)]
@@ -34,24 +31,17 @@ def run(run_program: Any, tmp_path: Path) -> Any:
     return run_words
 
 
-def state(out: str) -> str:
-    found = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
-    assert len(found) == 1, out  # one worker writes
-    return str(found[0])
-
-
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final state of one undisturbed worker."""
     folder = tmp_path_factory.mktemp("alone")
     done = run_program([*DDL, "-n", "1", PROGRAM], cwd=folder, limit=LIMIT).expect_success()
-    return state(done.out)
+    return final_state(done.out)
 
 
 def test_a_killed_worker(run: Any, alone: str) -> None:
     done, report = run("-n", 3, PROGRAM, "--strike", "kill", "--members", 0)
     assert done.code == 0, done.err
-    assert state(done.out) == alone == report["hash"]
+    assert final_state(done.out) == alone == report["hash"]
     assert (report["state"], report["steps"], report["steps_total"]) == ("done", 32, 32)
     assert [e["cause"] for e in report["events"] if e["kind"] == "died"] == ["SIGKILL"]
     assert [e["died"] for e in report["events"] if e["kind"] == "recovered"] == [[0]]
@@ -64,14 +54,11 @@ def test_a_killed_worker(run: Any, alone: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_comes_after_the_training(
-    run_program: Any, alone: str, tmp_path: Path
-) -> None:
-    """In the place of the one that has died. It does not train once more, on its own."""
+def test_a_worker_that_comes_after_the_training(run_here: Any, alone: str, tmp_path: Path) -> None:
     program = PROGRAM.with_name("lingering.py")
     command = [*DDL, "-n", "2", program, "--strike", "kill", "--members", "1"]
-    done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
-    assert state(done.out) == alone
+    done = run_here(command, limit=LIMIT).expect_success()
+    assert final_state(done.out) == alone
     assert len([*tmp_path.glob("here-*")]) == 3
 
 
@@ -110,10 +97,9 @@ def test_workers_that_read_other_checkpoints(run: Any) -> None:
 
 @pytest.mark.parametrize("how", ["gil", pytest.param("stop", marks=pytest.mark.slow)])
 def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
-    """The others count it as dead, and its agent ends it: nobody waits for it."""
     done, report = run("-n", 3, PROGRAM, "--strike", how, "--watchdog", 3)
     assert done.code == 0, done.err
-    assert state(done.out) == alone
+    assert final_state(done.out) == alone
     (died,) = (e for e in report["events"] if e["kind"] == "died")
     assert died["member"] == 1
     assert "hung: the other workers expelled it" in died["cause"]
@@ -126,14 +112,16 @@ def test_all_but_one_over_tcp(run: Any, alone: str) -> None:
     words = ("-n", 3, PROGRAM, "--strike", "kill", "--members", "0,1")
     done, _ = run(*words, env={"DDL_LINKS": "tcp"})
     assert done.code == 0, done.err
-    assert state(done.out) == alone
+    assert final_state(done.out) == alone
 
 
 @pytest.mark.slow
-def test_a_job_all_of_whose_workers_die(run: Any) -> None:
-    done, report = run("-n", 2, PROGRAM, "--strike", "kill", "--members", "0,1")
-    assert (done.code, report["state"]) == (128 + signal.SIGKILL, "failed")
+@pytest.mark.parametrize(("how", "name"), [("kill", "SIGKILL"), ("segv", "SIGSEGV")])
+def test_a_job_all_of_whose_workers_die(run: Any, how: str, name: str) -> None:
+    done, report = run("-n", 2, PROGRAM, "--strike", how, "--members", "0,1")
+    assert (done.code, report["state"]) == (128 + getattr(signal, name), "failed")
     assert "no worker is left, so the job has failed; if it has a checkpoint" in done.err
+    assert re.search(rf"rank 1 on \S+ has ended: {name}\n", done.err)
 
 
 @pytest.mark.slow
@@ -145,12 +133,9 @@ def test_a_program_that_trains_twice(run: Any, alone: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_trains_twice_without_agents(
-    run_program: Any, alone: str, tmp_path: Path
-) -> None:
-    """Its second job has the processes of the first one."""
+def test_a_program_that_trains_twice_without_agents(run_here: Any, alone: str) -> None:
     command = [sys.executable, "-m", "ddl_launch", "-n", "2", PROGRAM, "--times", "2", "--open"]
-    done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    done = run_here(command, limit=LIMIT).expect_success()
     assert re.findall(r"state (\w+)", done.out) == [alone] * 2
 
 
@@ -183,7 +168,6 @@ def test_a_schedule_that_nothing_saves(run: Any) -> None:
 
 @pytest.mark.slow
 def test_final_states_that_differ(run: Any) -> None:
-    """It is said in what."""
     done, report = run("-n", 2, PROGRAM, "--differ", "--passes", 1)
     assert (done.code, report["state"]) == (1, "failed")
     names = r"rank 0 on \S+ \w{64}, rank 1 on \S+ \w{64}"
@@ -199,20 +183,11 @@ def test_data_of_other_lengths(run: Any) -> None:
 
 
 def test_a_worker_without_a_share_and_one_that_is_refused(run: Any) -> None:
-    """Both are said."""
     done, report = run("-n", 3, PROGRAM, "--logical", 2, "--refused", 2, "--passes", 1)
     assert done.code == 0, done.err
     assert done.err.count("1 of 3 workers have no share: there are logical=2 shares in a") == 1
     assert done.err.count("2 of the 3 workers have trained to the end") == 1
     assert [each["kind"] for each in report["events"]].count("idle") == 1
-
-
-@pytest.mark.slow
-def test_nobody_is_left(run: Any) -> None:
-    done, report = run("-n", 2, PROGRAM, "--strike", "segv", "--members", "0,1")
-    assert done.code == 128 + signal.SIGSEGV
-    assert report["state"] == "failed"
-    assert re.search(r"rank 1 on \S+ has ended: SIGSEGV\n", done.err)
 
 
 def test_as_python_runs_it(run: Any, tmp_path: Path) -> None:
@@ -231,10 +206,7 @@ def test_as_python_runs_it(run: Any, tmp_path: Path) -> None:
     done, _ = run("-n", 1, "--quiet", program, "--lr", "0.1", "-n", "9")
     assert (done.code, done.err) == (5, "")
     words = "['--lr', '0.1', '-n', '9']"
-    assert done.out.splitlines() == [
-        f"[0] __main__ {words} {tmp_path} beside",
-        "[0] at the end",
-    ]
+    assert done.out.splitlines() == [f"[0] __main__ {words} {tmp_path} beside", "[0] at the end"]
 
 
 @pytest.mark.parametrize("last", ["", "sys.exit()\n"])
@@ -292,8 +264,8 @@ def test_elastic_program_may_exit_before_its_job(run: Any, tmp_path: Path) -> No
         (["--preload", "there.is.none", PROGRAM], "--preload there.is.none: No module"),
     ],
 )
-def test_wrong_usage(run_program: Any, tmp_path: Path, words: list[Any], message: str) -> None:
-    done = run_program([*DDL, *words], cwd=tmp_path, limit=LIMIT)
+def test_wrong_usage(run_here: Any, words: list[Any], message: str) -> None:
+    done = run_here([*DDL, *words], limit=LIMIT)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"ddl: {message}")
 
@@ -315,11 +287,10 @@ def test_frameworks_that_a_program_names() -> None:
 
 
 @pytest.mark.slow
-def test_a_program_without_a_loop(run_program: Any, run: Any, tmp_path: Path) -> None:
-    """The same script alone, and as two workers."""
+def test_a_program_without_a_loop(run_here: Any, run: Any) -> None:
     example = Path(__file__).parents[2] / "examples" / "elastic_digits.py"
     command = [sys.executable, example, "--passes", "1", "--workers", "1"]
-    alone = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    alone = run_here(command, limit=LIMIT).expect_success()
     done, report = run("-n", 2, example, "--passes", "1")
     assert done.code == 0, done.err
     (line,) = done.out.splitlines()

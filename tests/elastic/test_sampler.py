@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples and seeds are functions of the job's constants, the step and the logical worker."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 
@@ -17,7 +15,6 @@ pytestmark = pytest.mark.pure
 
 
 def used(sampler: Sampler, steps: int) -> list[tuple[int, int]]:
-    """(pass, sample) in the order of steps and logical workers."""
     found = []
     for step, worker in itertools.product(range(steps), range(sampler.workers)):
         share = sampler.share(step, worker)

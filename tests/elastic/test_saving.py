@@ -5,8 +5,6 @@ The ranks are Savers of one process here, whose votes are made by `min`; tests o
 checkpoints are in test_resume.py.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from pathlib import Path
@@ -88,8 +86,6 @@ def test_a_checkpoint_of_many_parts(tmp_path: Path, ranks: int) -> None:
 
 
 def test_steps_while_the_manifest_is_written(tmp_path: Path) -> None:
-    """It is written once, however many votes end meanwhile."""
-
     class SlowFolder(Folder):
         def write(self, name: str, data: bytes) -> None:
             if name.startswith("steps-"):
@@ -147,8 +143,6 @@ def test_deaths_and_slow_disks(tmp_path: Path, seed: int) -> None:
 
 
 class Gate:
-    """Holds the first write of a part until it is opened."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._opened, self._held = threading.Event(), threading.Event()
         self._write = Folder.write
@@ -188,8 +182,6 @@ def test_the_next_one_begins_when_all_have_finished(
 
 
 class HeldCopy:
-    """The copy of a part waits until `go`."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go, self.begun = threading.Event(), threading.Event()
         self._pack = checkpoint.pack
@@ -205,7 +197,6 @@ class HeldCopy:
 def test_what_waits_for_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
-    """The next step's computation, or only its end."""
     copy, saver = HeldCopy(monkeypatch), Saver(Policy(Folder(tmp_path), 1), CONSTANTS, beside)
     computed = threading.Event()
 
@@ -244,7 +235,6 @@ def test_a_copy_that_fails_holds_nothing_back(
 def test_an_abandoned_checkpoint_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One rank of two has written its chunks; the disk is full before the other's are."""
     job = Job(tmp_path, 2)
     for _ in range(2 * EVERY - 1):
         job.step()
@@ -292,7 +282,6 @@ def test_a_full_disk_ends_one_checkpoint_only(
 def test_the_own_error_is_the_one_that_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0 finds as well that its part is missing."""
     job = Job(tmp_path, 2)
 
     def fail(_folder: Folder, _name: str, _data: bytes) -> None:
@@ -331,9 +320,6 @@ def test_another_job_s_checkpoint_is_refused(tmp_path: Path) -> None:
         saving.newest(storage, CONSTANTS)
 
 
-# ---- storage that fails for a while, or for good ----
-
-
 class FailingFolder(Folder):
     """Reading these names fails, as when a server does not answer."""
 
@@ -348,7 +334,6 @@ class FailingFolder(Folder):
 
 
 def saved(folder: Path, checkpoints: int = 2) -> Job:
-    """A job that has written so many, two of them kept."""
     job = Job(folder, 2)
     for _ in range(checkpoints * EVERY + 2):
         job.step()
@@ -375,7 +360,6 @@ def test_nothing_is_removed_while_a_manifest_cannot_be_read(tmp_path: Path) -> N
 
 
 def test_damaged_ones_do_not_count(tmp_path: Path) -> None:
-    """A job that could not begin with the newest ones keeps what it writes itself."""
     for name in checkpoint.manifests(saved(tmp_path, 3).storage):
         (tmp_path / name).write_bytes(b"torn")
     job = saved(tmp_path, 1)
@@ -386,7 +370,6 @@ def test_damaged_ones_do_not_count(tmp_path: Path) -> None:
 def test_what_another_rank_has_written_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who writes manifests may change, and change back. Then a checkpoint is abandoned."""
     before = checkpoint.manifests(saved(tmp_path, 3).storage)
     job, write = Job(tmp_path, 2), Folder.write
     job.steps = 3 * EVERY
@@ -406,7 +389,6 @@ def test_what_another_rank_has_written_is_kept(
 
 
 def test_a_damaged_chunk_is_written_again(tmp_path: Path) -> None:
-    """One that has not changed since, so the new checkpoint has it, too."""
     storage = saved(tmp_path).storage
     files = [
         {file for file, _ in checkpoint.read_manifest(storage, name).chunks}

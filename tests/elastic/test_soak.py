@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A few seconds of soak.py and soak_changes.py, which have a target: `make soak-elastic`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

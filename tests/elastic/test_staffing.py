@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the staff tells of workers that are refused, not replaced, or without a share."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -74,7 +72,6 @@ class Job:
         return self.has_place
 
     def lose(self) -> None:
-        """The second worker dies."""
         self.workers[1].joined, self.workers[1].state = True, "ended"
         self.registry.ended(self.workers[1])
 
@@ -167,7 +164,6 @@ def test_a_newcomer_that_differs(what: str) -> None:
 
 
 def test_a_newcomer_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended, and the next one starts."""
     job = Job()
     job.registry.begun(16, 0.5)
     for now in range(8):
@@ -186,7 +182,6 @@ def test_a_newcomer_that_the_others_have_lost() -> None:
 
 
 def test_other_shares_whose_plan_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are planned again, until the group has switched to them."""
     job = Job()
     job.registry.begun(16)
     job.workers[1].state, job.workers[1].joined = "running", True

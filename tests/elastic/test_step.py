@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step's pure parts: partial sums in the tree's order, and what follows from a death."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,7 +22,6 @@ pytestmark = pytest.mark.pure
 
 
 def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:
-    """By the rule of ddl.h, word for word."""
     if size == 1:
         return values[first]
     half = size // 2
@@ -34,7 +31,6 @@ def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:
 
 @given(workers=st.integers(1, 64), seed=st.integers(0, 2**32 - 1), ranks=st.integers(1, 6))
 def test_bits_do_not_depend_on_owners(workers: int, seed: int, ranks: int) -> None:
-    """Shares are taken in in any order."""
     random = np.random.default_rng(seed)
     values = [
         (random.standard_normal(3) * 10.0 ** random.integers(-6, 6)).astype("f4")
@@ -206,8 +202,6 @@ def test_what_cannot_be(ranks: list[RankProgress], message: str) -> None:
 
 
 def run_ranks(run: Callable[[RankGroup], Any]) -> list[Any]:
-    """Return the results of two ranks' threads."""
-
     def connect(rank: int) -> Any:
         with endpoints[rank].connect(addresses, rank) as comm:
             group = RankGroup(comm, [5, 6], (0, 1))
@@ -255,7 +249,6 @@ def test_first_share_of_joined_rank_is_computed_twice() -> None:
 
 
 def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the name of the step: evaluations are counted as well."""
     monkeypatch.setattr(Step, "_checksum", lambda step: step._group.comm.rank)
 
     def run(group: RankGroup) -> str:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic training with TensorFlow: the same bits for any number of workers, whoever dies."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -18,7 +16,6 @@ LIMIT = 300  # seconds, on a busy machine
 def train(
     run_program: Any, folder: Path, workers: int, program: Path, *words: str
 ) -> dict[str, Any]:
-    """The job's report."""
     command = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet"]
     words = ("-n", str(workers), "--report", "report.json", str(program), *words)
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -41,7 +38,6 @@ def test_digits_whoever_dies(run_program: Any, tmp_path: Path, workers: int) -> 
 
 @pytest.mark.slow
 def test_a_death_in_the_middle_of_a_step(run_program: Any, tmp_path: Path) -> None:
-    """With an embedding, weights, and two kinds of random numbers."""
     alone = train(run_program, tmp_path, 1, PROGRAM, "{}")
     disturbed = train(run_program, tmp_path, 3, PROGRAM, json.dumps({"kills": 1}))
     assert disturbed["hash"] == alone["hash"]

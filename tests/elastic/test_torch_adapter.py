@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's adapter: what a share returns, what is applied, what is refused."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter
@@ -168,7 +166,6 @@ def test_batch_norm_is_a_share_s_own() -> None:
 
 
 def test_the_first_share_s_buffers_are_kept() -> None:
-    """As DistributedDataParallel has it; infinities and numbers of calls as well."""
     adapter = adapter_of(Odd(), buffers="first")
     before = digest(adapter.state())
     shares = [compute(adapter, torch.full((4, 3), v + 1.0), v) for v in range(3)]
@@ -244,7 +241,6 @@ class Wrapped:
 
 
 def test_a_schedule_that_nothing_saves_is_refused() -> None:
-    """A worker that joins would begin with a new one."""
     adapter = adapter_of(nn.Linear(3, 2))
     schedule = torch.optim.lr_scheduler.StepLR(adapter.optimizer, 1)
     message = re.escape('pass also={"schedule": schedule}')
@@ -288,7 +284,6 @@ def test_the_state_travels(make: Any) -> None:
 
 
 def test_a_share_does_not_change_a_state_that_was_taken() -> None:
-    """It is copied for a checkpoint while the next step's shares are computed."""
     adapter = adapter_of(Odd())
     state = adapter.state()
     before = digest(state)

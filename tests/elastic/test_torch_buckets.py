@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buckets of gradients: which there are, and when they are complete."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
@@ -31,7 +29,6 @@ def layers(*widths: int) -> nn.Sequential:
 
 
 def gradients_of(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
-    """By a plain backward pass."""
     loss.backward()
     return [parameter.grad for parameter in model.parameters()]
 
@@ -84,7 +81,7 @@ def test_each_type_has_its_own_buckets() -> None:
     model[2].to(torch.float64)
     adapter = made(model, 1 << 20)
     assert [(array.dtype.name, array.size) for array in adapter.result()] == [
-        *(("float64", 6), ("float32", 12 + 8)),
+        *(("float64", 6), ("float32", 12 + 8))
     ]
 
 
@@ -106,7 +103,6 @@ def test_an_unused_parameter_holds_back_its_bucket_and_the_later_ones() -> None:
 
 
 def test_without_a_listener_nothing_is_called() -> None:
-    """Not for the shares before the last one, nor for a backward pass of the program's own."""
     adapter, calls = made(layers(2, 2, 2), 1), Calls()
     adapter.backward(adapter.model(torch.ones(5, 2)).sum(), calls)
     counts = list(calls.counts)
@@ -141,7 +137,6 @@ def test_two_gradients_of_one_parameter() -> None:
 
 @pytest.mark.parametrize("logical", [1, 2, 5, 8])
 def test_gradients_are_added_as_arrays_are(logical: int) -> None:
-    """To the bit, whether they were copied to arrays before or not."""
     torch.manual_seed(0)
     adapter, x = made(layers(2, 3, 4, 1), 4 * 12), torch.randn(logical, 5, 2)
     adapter.model.append(nn.BatchNorm1d(1))
@@ -159,7 +154,6 @@ def test_gradients_are_added_as_arrays_are(logical: int) -> None:
 
 
 def adapter_shares(adapter: elastic.TorchAdapter, x: torch.Tensor) -> list[Any]:
-    """The same share twice."""
     shares = []
     for _ in range(2):
         adapter.begin(0)

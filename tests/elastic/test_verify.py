@@ -5,8 +5,6 @@ the warnings of a normal run. Programs that keep the law get no warning.
 `make test-law` runs all of them.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -30,21 +28,16 @@ WARNINGS = (
 # What a normal run does not warn of. The first is state only if the cache depends on more than the
 # index; the others keep the law in workers that `ddl elastic run` has started.
 NOT_WARNED = {
-    "cache of augmented samples",
-    "hash of a name",
-    "order of a set",
-    "subset of each epoch",
+    *("cache of augmented samples", "hash of a name", "order of a set", "subset of each epoch")
 }
 
 
 def find_program(name: str) -> Path:
-    """Return the file that has the case."""
     has_frameworks = CASES[name].run.__module__ == framework_cases.__name__
     return FOLDER / ("framework_cases.py" if has_frameworks else "cases.py")
 
 
 def verify(run_program: Any, folder: Path, name: str) -> None:
-    """The command names one of the causes of the case, and its exit code says so."""
     case: Case = CASES[name]
     command = [*DDL, "verify", find_program(name), name]
     done = run_program(command, cwd=folder, env=ENVIRONMENT, limit=LIMIT)
@@ -71,7 +64,6 @@ def test_verify_names_the_cause_of_each_case(run_program: Any, tmp_path: Path, n
 
 
 def count_warnings(run_program: Any, folder: Path, name: str) -> int:
-    """Return the number of warnings of a normal run with two workers."""
     command = [*DDL, "run", "-n", "2", "--quiet", find_program(name), name]
     done = run_program(command, cwd=folder, env=ENVIRONMENT, limit=LIMIT).expect_success()
     return len(re.findall(WARNINGS, done.out + done.err))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """More connections than select.select takes, and long messages."""
 
-from __future__ import annotations
-
 import socket
 import zlib
 

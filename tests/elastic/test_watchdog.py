@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who hangs, from what Comm.report tells."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +14,6 @@ pytestmark = pytest.mark.pure
 
 
 def report(*missing: int, sequence: int = 7, status: int = 0, **states: Any) -> dict[str, Any]:
-    """Of rank 0 of four. `states`: of rank 1."""
     usual = {"ended": True, "operation": "barrier", "sequence": sequence}
     members = [{"rank": rank, **usual, **(states if rank == 1 else {})} for rank in range(4)]
     return {"status": status, "missing": list(missing), "members": members}

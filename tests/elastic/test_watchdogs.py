@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a newcomer may take."""
 
-from __future__ import annotations
-
 import pytest
 
-from ddl_elastic.coordinator.watchdogs import (
-    FOUNDING,
-    LOOKS,
-    STEPS,
-    JoinWatchdog,
-    StartupWatchdog,
-)
+from ddl_elastic.coordinator.watchdogs import FOUNDING, LOOKS, STEPS, JoinWatchdog, StartupWatchdog
 
 pytestmark = pytest.mark.pure
 
@@ -26,7 +18,6 @@ def make(seconds: float = 0.5) -> JoinWatchdog:
 def hangs(
     watchdog: JoinWatchdog, begin: int, end: int, stage: str, step: int = 0
 ) -> dict[int, float]:
-    """What the last of these looks, one each second, tells of member 3."""
     found = {}
     for now in range(begin, end):
         found = watchdog.update(float(now), step, {3: stage})
@@ -73,7 +64,6 @@ def test_without_a_watchdog() -> None:
 
 
 def waited(watchdog: StartupWatchdog, begin: int, end: int, ready: dict[int, float]) -> float:
-    """What the last of these looks, one each second, tells."""
     found = 0.0
     for now in range(begin, end):
         found = watchdog.update(float(now), ready)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an agent remembers of a worker, and what another coordinator makes of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -22,7 +20,6 @@ READY, BEGUN = protocol.WorkerReady(b"ab", 7), protocol.TrainingBegun(9, 4, 2, 1
 
 
 def connected(member: int = 0) -> WorkerRecord:
-    """One of two that have begun."""
     memory = WorkerRecord(member)
     memory.told(READY, heard=True)
     memory.ordered(protocol.ConnectGroup([0, 1], [b"ab", b"cd"], 3))
@@ -89,7 +86,6 @@ def test_who_needs_a_coordinator() -> None:
 
 
 def test_the_youngest_group_counts() -> None:
-    """Member 1 has seen the switch, and member 0 has not told of it yet."""
     older, newer = connected(0), connected(1)
     older.ordered(plan(8, [0, 1, 2]))
     newer.ordered(plan(8, [0, 1, 2]))
@@ -108,7 +104,6 @@ def test_nobody_comes() -> None:
 
 
 def there(member: int) -> Worker:
-    """One whose agent has come back."""
     found = unknown(member)
     slot = replace(found.handle.slot, id=member, state="used")
     return replace(found, handle=replace(found.handle, slot=slot), state="warming")
@@ -116,7 +111,6 @@ def there(member: int) -> Worker:
 
 @pytest.mark.parametrize("was_told", [True, False])
 def test_a_newcomer_comes_first(was_told: bool) -> None:
-    """It knows nothing of the others, who train."""
     newcomer = WorkerRecord(2)
     if was_told:
         newcomer.told(READY, heard=True)

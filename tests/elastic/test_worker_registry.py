@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job's coordinator makes of late messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

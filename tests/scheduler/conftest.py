@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler of many jobs: its policy alone, and its service with real processes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ sys.path.append(str(Path(__file__).parent))  # behind tests, which has another c
 
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final state of one undisturbed worker."""
     from serving import DDL, PROGRAM, STEPS
 
     command = [*DDL, "elastic", "run", "-n", "1", "--quiet", PROGRAM, *STEPS]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of `ddl serve` share: a real service, and jobs that are submitted to its store."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -28,7 +26,6 @@ LIMIT = 120  # seconds, on a busy machine
 
 
 def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
-    """What it returns, once that is true."""
     deadline = time.monotonic() + LIMIT
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not so within {LIMIT} s: {what}"
@@ -70,7 +67,6 @@ class Serving:
         self.process.wait()
 
     def close(self) -> None:
-        """With all jobs."""
         if self.process.poll() is None:
             for record in self.store.jobs("waiting", "running", "paused"):
                 self.store.job_move(record.id, "cancelled", time.time())
@@ -80,7 +76,6 @@ class Serving:
         self.store.close()
 
     def submit(self, *words: object, **spec: Any) -> int:
-        """A job of the test program with these words."""
         command = [str(PROGRAM), *map(str, words)]
         spec = {"command": command, "logical": 12, "folder": str(self.folder), **spec}
         return self.store.job_submit("t", f"key{next(self._keys)}", spec, time.time())
@@ -92,12 +87,10 @@ class Serving:
         self.store.job_move(job, state, time.time())
 
     def wait(self, job: int, *states: str) -> JobRecord:
-        """For the job to be in one of the states."""
         wait_for(lambda: self.record(job).state in states, f"job {job} is {states}")
         return self.record(job)
 
     def wait_for_size(self, job: int, size: int) -> None:
-        """For the job to have so many slots, whose workers have come or gone."""
         wait_for(
             lambda: len(self.store.slots().get(job, ())) == size and not self.store.intents(),
             f"job {job} has {size} slots",
@@ -107,22 +100,18 @@ class Serving:
         return JobFolder(self.path, job)
 
     def written(self, job: int) -> str:
-        """By all workers."""
         return "".join(path.read_text() for path in self.folder_of(job).logs())
 
     def pids(self, job: int) -> list[int]:
-        """Of the workers there were."""
         return [int(pid) for pid in re.findall(r"^pid (\d+)$", self.written(job), re.M)]
 
     def state(self, job: int) -> str:
-        """The hash of its final state, which one worker has written."""
         found = re.findall(r"^state (\w{64})$", self.written(job), re.M)
         assert len(found) == 1, self.written(job)
         return str(found[0])
 
 
 def holders(path: Path) -> list[int]:
-    """The processes that have this file open."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):

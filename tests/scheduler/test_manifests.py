@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Kubernetes manifests of packaging/: their schemas, their references, and their commands."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import ssl

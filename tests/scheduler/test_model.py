@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time of a step is fitted from few and bad measurements, and sizes are legal."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policy keeps its promises for all jobs, slots and tenants."""
 
-from __future__ import annotations
-
 import math
 import re
 import time
@@ -431,7 +429,6 @@ def test_the_example_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_thousand_slots() -> None:
-    """It ends, with all slots in use; how long it takes is for docs/scheduler.md."""
     slots = slots_make(1000, 8)
     jobs = [
         job_make(f"job{n}", n, shares=(16, 32, 64)[n % 3], tier=n % 4 == 0, tenant="abc"[n % 3])

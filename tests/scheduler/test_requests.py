@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What may be asked of the scheduler is checked once, and what is refused says what to change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

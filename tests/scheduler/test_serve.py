@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl serve`: real jobs, which it starts, resizes, pauses and ends, and which outlive it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -12,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +86,6 @@ def test_scaled_paused_and_resumed(serving: Serving, alone: str, tmp_path: Path)
 def test_a_higher_tier_takes_slots_and_a_worker_dies(
     serving: Serving, alone: str, tmp_path: Path
 ) -> None:
-    """Nobody restarts but the one that died."""
     go, go_urgent = tmp_path / "go", tmp_path / "go urgent"
     job = serving.submit(*STEPS, "--go", go, "--share", 0.1)
     serving.wait_for_size(job, 4)
@@ -141,7 +138,6 @@ def test_a_second_service_is_refused(serving: Serving) -> None:
 
 
 def test_a_connection_that_is_cut_is_made_again(serving: Serving, tmp_path: Path) -> None:
-    """A run talks to one service at a time, the last one that has come."""
     job = serving.submit(*STEPS, "--go", tmp_path / "never", max=1)
     wait_for(lambda: serving.pids(job))
     serving.folder_of(job).connect().close()
@@ -224,16 +220,14 @@ KILLS = Path(__file__).parent / "programs" / "serve_kills.py"
 
 
 @pytest.mark.slow
-def test_the_service_is_killed_at_some_points(run_program: Any, tmp_path: Path) -> None:
-    done = run_program(
-        [sys.executable, KILLS, tmp_path, "7", "16", "27", "36"], cwd=tmp_path, limit=240
-    )
+def test_the_service_is_killed_at_some_points(run_here: Any, tmp_path: Path) -> None:
+    done = run_here([sys.executable, KILLS, tmp_path, "7", "16", "27", "36"], limit=240)
     assert done.expect_success().out == "4 points\n"
 
 
 @pytest.mark.slow
-def test_the_service_is_killed_at_every_point(run_program: Any, tmp_path: Path) -> None:
-    done = run_program([sys.executable, KILLS, tmp_path], cwd=tmp_path, limit=1800)
+def test_the_service_is_killed_at_every_point(run_here: Any, tmp_path: Path) -> None:
+    done = run_here([sys.executable, KILLS, tmp_path], limit=1800)
     assert int(done.expect_success().out.split()[0]) > 50
 
 
@@ -410,9 +404,7 @@ class AgeingServing(Serving):
 
 
 def test_a_job_that_has_waited_long_comes_first(tmp_path: Path) -> None:
-    """It has waited for ten tiers, and the other one is of the first."""
-    serving = AgeingServing(tmp_path, slots=1)
-    try:
+    with closing(AgeingServing(tmp_path, slots=1)) as serving:
         serving.kill()
         words = [str(PROGRAM), *map(str, STEPS), "--go", str(tmp_path / "go")]
         spec = {"command": words, "logical": 12, "folder": str(tmp_path)}
@@ -424,8 +416,6 @@ def test_a_job_that_has_waited_long_comes_first(tmp_path: Path) -> None:
         wait_for(serving.store.slots)
         assert list(serving.store.slots()) == [low]
         assert serving.record(high).state == "waiting"
-    finally:
-        serving.close()
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan"])

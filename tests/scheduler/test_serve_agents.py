@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl serve` with the slots of agents that dial in: real agents, which come, go and are killed."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -10,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -128,7 +127,6 @@ def test_all_agents_are_lost(serving: AgentServing, alone: str, tmp_path: Path) 
 def test_all_agents_are_lost_after_a_worker_was_replaced(
     serving: AgentServing, alone: str, tmp_path: Path
 ) -> None:
-    """A worker that was killed, and one that has left, say nothing about the end."""
     go = tmp_path / "go"
     job = serving.submit(*STEPS, "--go", go, "--share", 0.02, "--every", 5)
     agent = serving.agent(3)
@@ -156,8 +154,7 @@ def test_ports_of_jobs_are_in_the_given_range(
         "serving.clean_environment",
         lambda _: clean_environment({"DDL_PORTS": f"{ports[0]}-{ports[1]}"}),
     )
-    serving = AgentServing(tmp_path)
-    try:
+    with closing(AgentServing(tmp_path)) as serving:
         agent_port, go = serving._port, tmp_path / "go"
         assert str(agent_port) == ports[0]  # of --agents 0
         job = serving.submit("--steps", 3, "--go", go)
@@ -167,8 +164,6 @@ def test_ports_of_jobs_are_in_the_given_range(
             socket.create_server(("", int(ports[1])))  # where the job's run listens
         go.touch()
         serving.wait(job, "done")
-    finally:
-        serving.close()
 
 
 def test_agent_of_another_protocol_is_refused(

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl serve --user`: the jobs of a tenant run as its user, and cannot read another tenant's."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil
@@ -52,7 +50,6 @@ print("user", os.getresuid(), os.getresgid(), os.getgroups(), os.environ["HOME"]
 
 @needs_root
 def test_jobs_run_as_their_tenants_users(serving: UserServing) -> None:
-    """One with checkpoints, whose worker is killed and replaced, and one that looks around."""
     program = serving.folder / "program" / PROGRAM.name
     spec: dict[str, Any] = {"folder": str(serving.folder / "program"), "max": 2}
     go = serving.folder / "go"
@@ -95,7 +92,6 @@ def test_jobs_run_as_their_tenants_users(serving: UserServing) -> None:
 @pytest.mark.slow
 @needs_root
 def test_workers_end_with_their_run(serving: UserServing) -> None:
-    """Also those that have become another user's."""
     program = serving.folder / "program" / PROGRAM.name
     words = ["--go", str(serving.folder / "never")]
     spec: dict[str, Any] = {"folder": str(serving.folder / "program"), "max": 1}

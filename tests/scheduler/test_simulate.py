@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl simulate --jobs`: workloads, their simulation, and the goals of the policy."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_scheduler.planning.model import StepModel
 from ddl_scheduler.simulation.comparison import Result, compare, slots_make
@@ -23,9 +21,6 @@ from ddl_scheduler.simulation.workloads import (
     Submission,
     workload_make,
 )
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
 SLOTS = slots_make(16, 4)
@@ -193,9 +188,9 @@ def test_a_bad_trace(tmp_path: Path, text: str, message: str) -> None:
     assert str(error.value).startswith(str(path)) and message in str(error.value)
 
 
-def test_command(run_program: Run, tmp_path: Path) -> None:
+def test_command(run_here: Run, tmp_path: Path) -> None:
     options = ["--slots", "4x4", "--seeds", "1,2", "--count", "12", "--plot", "jobs.png"]
-    ended = run_program([*DDL, "simulate", "--jobs", "generated", *options], cwd=tmp_path)
+    ended = run_here([*DDL, "simulate", "--jobs", "generated", *options])
     lines = ended.expect_success().out.splitlines()
     assert lines[0].startswith("16 slots on 4 hosts; 12 jobs of ")
     assert lines[2].split()[:3] == ["method", "mean", "median"]
@@ -220,8 +215,8 @@ def test_command(run_program: Run, tmp_path: Path) -> None:
         (["--jobs", "generated", "--seeds", "1,x"], "'1,x' is not a list of integers"),
     ],
 )
-def test_wrong_usage(run_program: Run, tmp_path: Path, options: list[str], message: str) -> None:
-    ended = run_program([*DDL, "simulate", *options], cwd=tmp_path)
+def test_wrong_usage(run_here: Run, options: list[str], message: str) -> None:
+    ended = run_here([*DDL, "simulate", *options])
     assert ended.code == 2
     assert message in ended.err
 

@@ -2,8 +2,6 @@
 """`ddl serve` and what starts its runs: a framework that cannot be imported, or crashes, costs one
 order at most; what runs jobs has no connection by which orders come."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -25,7 +23,6 @@ Start = Callable[[str], None]
 
 
 def order_sockets() -> int:
-    """Of this process: no other sockets are of that type."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -84,7 +81,6 @@ def test_runs_have_no_connection_for_orders(start: Start, tmp_path: Path) -> Non
 
 
 def test_a_framework_that_cannot_be_imported(start: Start, tmp_path: Path) -> None:
-    """The program's own import tells why."""
     start("broken")
     wait_until((tmp_path / "ran 1").exists)
 
@@ -118,10 +114,7 @@ def test_a_program_that_is_no_file(start: Start, tmp_path: Path) -> None:
 def test_a_starter_that_has_ended(tmp_path: Path) -> None:
     with Starter() as made:
         made._connection.shutdown(socket.SHUT_RDWR)
-        with (
-            socket.socket() as any_socket,
-            pytest.raises(StarterLost, match="restart ddl serve"),
-        ):
+        with socket.socket() as any_socket, pytest.raises(StarterLost, match="restart ddl serve"):
             order = RunSpec(str(tmp_path / "jobs.db"), 1, {}, [], [])
             made.start(order, any_socket.fileno(), any_socket)
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler stores survives it, and is refused where it makes no sense."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys
@@ -11,14 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from conftest import Run
 
 from ddl_scheduler.base.store import JobRecord, Store, StoreError
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 PROGRAM = Path(__file__).parent / "programs" / "store_kills.py"
 MEMORY = Path("/dev/shm")
@@ -55,11 +50,11 @@ def states(store: Store) -> dict[int, str]:
     return {record.id: record.state for record in store.jobs()}
 
 
-def test_killed_at_every_statement(run_program: Run, tmp_path: Path) -> None:
+def test_killed_at_every_statement(run_here: Run, tmp_path: Path) -> None:
     """No job is lost, and none is done twice. A killed process loses nothing that it has written,
     so the files need no disk."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else tmp_path) as folder:
-        ended = run_program([sys.executable, str(PROGRAM), folder], cwd=tmp_path)
+        ended = run_here([sys.executable, str(PROGRAM), folder])
         points = int(ended.expect_success().out.split()[0])
     assert points > 100
 
@@ -86,13 +81,12 @@ def test_everything_is_there_when_opened_again(store: Store, path: Path) -> None
 
 
 def test_a_process_that_ends_leaves_the_others_their_changes(
-    store: Store, path: Path, run_program: Run, tmp_path: Path
+    store: Store, path: Path, run_here: Run
 ) -> None:
-    """Also where another one has opened the file twice, as `ddl serve` does."""
     with closing(Store(path)):
-        run_program([sys.executable, "-c", ADD, path], cwd=tmp_path).expect_success()
+        run_here([sys.executable, "-c", ADD, path]).expect_success()
         store.job_submit("t", "key", {}, 1.0)
-        done = run_program([sys.executable, "-c", COUNT, path], cwd=tmp_path).expect_success()
+        done = run_here([sys.executable, "-c", COUNT, path]).expect_success()
     assert done.out.split() == ["1"]
 
 
@@ -212,11 +206,7 @@ def test_the_end_of_a_job_gives_its_slots_back(store: Store) -> None:
     assert store.slots() == {}
     assert [intent.kind for intent in store.intents()] == ["start", "start", "stop", "stop"]
     assert [text for *_, text in store.events()] == [
-        "submitted",
-        "has 2 slots",
-        "running",
-        "failed: exit code 3",
-        "has 0 slots",
+        *("submitted", "has 2 slots", "running", "failed: exit code 3", "has 0 slots")
     ]
 
 
@@ -332,7 +322,6 @@ def test_events_are_read_in_parts(store: Store) -> None:
 
 
 def add_ended(store: Store, count: int) -> None:
-    """Jobs that are done, quicker than by one transaction each."""
     spec = json.dumps({"command": ["train.py", *"abcdefgh"]})
     rows = (("t", f"ended {number}", spec) for number in range(count))
     with store._change():

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a job's steps and shares are measured while it runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddl_scheduler.runner.throughput import LEAST_STEPS, ThroughputEstimator
@@ -11,7 +9,6 @@ pytestmark = pytest.mark.pure
 
 
 def run(pace: ThroughputEstimator, begin: float, seconds: float, size: int, hosts: int) -> None:
-    """Twenty steps of 12 shares, 0.02 s each."""
     for step in range(21):
         shares = 12 * step
         pace.see(begin + seconds * step, step, size, hosts, shares, 0.02 * shares)

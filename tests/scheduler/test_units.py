@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The systemd units of packaging/: systemd accepts them, and their commands start a cluster."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal
@@ -20,7 +18,6 @@ BIN = Path(sys.executable).parent
 
 
 def verify(folder: Path, extra: str = "") -> str:
-    """Return what systemd reports about the units, whose program is the one of this environment."""
     files = []
     for name in NAMES:
         text = (UNITS / f"{name}.service").read_text().replace("/opt/libddl/bin", str(BIN))

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The REST interface over HTTP, on a real store. The scheduling loop is pretended: FakeCluster."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +49,7 @@ def test_a_job_is_submitted_scaled_paused_resumed_and_cancelled(site: Site) -> N
     assert site.store.job_find(job).state == "cancelled"  # type: ignore[union-attr]
     texts = [event["text"] for event in site.ask("GET", f"/v1/events?job={job}").json["events"]]
     assert texts == [
-        "submitted",
-        "scaled to 2:3",
-        "paused: requested by a",
-        "waiting: requested by a",
+        *("submitted", "scaled to 2:3", "paused: requested by a", "waiting: requested by a"),
         "cancelled: requested by a",
     ]
 
@@ -283,12 +278,7 @@ def test_bad_input_is_refused_and_named(
         ({}, b'{"min": NaN}', 400, "NaN is not a JSON number"),
         ({}, b"[" * 60000, 400, "the body is not JSON"),
         ({}, b"1" * 60000, 400, "the body is not JSON"),
-        (
-            {"idempotency-key": "a b"},
-            b'{"command": ["x"]}',
-            400,
-            "always names the same job",
-        ),
+        ({"idempotency-key": "a b"}, b'{"command": ["x"]}', 400, "always names the same job"),
         ({"host": "evil.example"}, None, 400, "host is 'evil.example'"),
         ({"host": "127.0.0.1.evil.example"}, None, 400, "host is"),
     ],
@@ -316,8 +306,7 @@ def test_what_has_ended_is_not_changed(site: Site) -> None:
 
 
 def test_limits_of_rate_streams_and_slow_bodies(tmp_path: Path) -> None:
-    site = Site(tmp_path, Limits(rate=0.001, burst=3, streams=1, body_seconds=1.0))
-    try:
+    with closing(Site(tmp_path, Limits(rate=0.001, burst=3, streams=1, body_seconds=1.0))) as site:
         statuses = [site.ask("GET", "/v1/jobs").status for _ in range(5)]
         assert statuses == [200, 200, 200, 429, 429]
         refused = site.ask("GET", "/v1/jobs")
@@ -339,14 +328,11 @@ def test_limits_of_rate_streams_and_slow_bodies(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", site.port)) as connection:
             connection.sendall(chunked.encode() + b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
             assert b" 413 " in connection.recv(4096)
-    finally:
-        site.close()
 
 
 def test_streams_are_counted_when_asked_for(tmp_path: Path) -> None:
     """Those that are asked for at once, too, and a tenant leaves some to others."""
-    site = Site(tmp_path, Limits(streams=7, tenant_streams=4))
-    try:
+    with closing(Site(tmp_path, Limits(streams=7, tenant_streams=4))) as site:
         statuses, connections = _open_streams(site, "user", 20)
         assert (statuses.count(200), statuses.count(429)) == (4, 16)
         refused = site.ask("GET", "/v1/events/stream").text
@@ -364,14 +350,11 @@ def test_streams_are_counted_when_asked_for(tmp_path: Path) -> None:
             time.sleep(0.1)
         for connection in others:
             connection.close()
-    finally:
-        site.close()
 
 
 def _open_streams(
     site: Site, role: str, count: int, path: str = "/v1/events/stream"
 ) -> tuple[list[int], list[socket.socket]]:
-    """Ask for streams at once. Returns the statuses, and the connections, which stay open."""
     connections = [socket.create_connection(("127.0.0.1", site.port)) for _ in range(count)]
     head = (
         f"GET {path} HTTP/1.1\r\nHost: localhost:{site.port}\r\n"
@@ -386,11 +369,9 @@ def _open_streams(
 def test_idle_connections_do_not_hinder_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1000 that send nothing, or half of a header."""
     environment.allow_connections()
     monkeypatch.setattr("ddl_scheduler.web.connections.WAITING", 3.0)
-    site = Site(tmp_path)
-    try:
+    with closing(Site(tmp_path)) as site:
         stream = _stream(site, "/v1/events/stream", "user")
         next(stream)
         idle = []
@@ -409,14 +390,11 @@ def test_idle_connections_do_not_hinder_others(
                 assert connection.recv(100) == b""  # all are closed in the end
             connection.close()
         stream.close()
-    finally:
-        site.close()
 
 
 def test_client_that_does_not_read_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ddl_scheduler.web.connections.STALLED", 1.0)
-    site = Site(tmp_path, Limits(streams=1))
-    try:
+    with closing(Site(tmp_path, Limits(streams=1))) as site:
         job = site.submit()
         _log(site, job, "worker0", (b"y" * 999 + b"\n") * 20_000)
         statuses, stalled = _open_streams(site, "user", 1, f"/v1/jobs/{job}/logs/stream")
@@ -431,8 +409,6 @@ def test_client_that_does_not_read_is_left(tmp_path: Path, monkeypatch: pytest.M
             time.sleep(0.1)
         assert seen[0] == 429
         stalled[0].close()
-    finally:
-        site.close()
 
 
 def test_tokens_are_neither_logged_nor_stored(site: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -586,7 +562,6 @@ def test_headers_that_browsers_need(site: Site) -> None:
 
 
 def _wait(look: Any) -> Any:
-    """For what will be there soon."""
     ends = time.monotonic() + 60
     while not (found := look()):
         assert time.monotonic() < ends
@@ -595,7 +570,6 @@ def _wait(look: Any) -> Any:
 
 
 def _stream(site: Site, path: str, role: str = "user", last: str = "") -> Iterator[str]:
-    """The lines of server-sent events."""
     again = f"Last-Event-ID: {last}\r\n" if last else ""
     with socket.create_connection(("127.0.0.1", site.port), timeout=60) as connection:
         connection.sendall(
@@ -613,7 +587,6 @@ def _stream(site: Site, path: str, role: str = "user", last: str = "") -> Iterat
 
 
 def _messages(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:
-    """Kind, id and data of each message."""
     fields: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(": ")

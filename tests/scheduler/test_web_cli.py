@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client and the commands of `ddl` that ask `ddl serve`, over HTTP on a real store."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil
@@ -12,10 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from conftest import Run
 from web_site import Site
 
 from ddl_launch.errors import CommandError
@@ -24,9 +24,6 @@ from ddl_scheduler.base.logs import log_folder
 from ddl_scheduler.cli.access import Access, AccessError, access_read, access_write
 from ddl_scheduler.cli.client import Client, ServerError
 from ddl_scheduler.cli.commands import add_commands
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 Ddl = Callable[..., tuple[int, str, str]]
 
@@ -42,7 +39,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def ddl(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Ddl:
-    """`ddl ARGUMENTS` with the token of a role: its exit code, and what it wrote."""
     monkeypatch.setenv("DDL_SERVER_FILE", str(tmp_path / "none.toml"))
     monkeypatch.setenv("DDL_SERVER", site.url)
 
@@ -142,10 +138,7 @@ def test_exit_codes_tell_what_was_wrong(site: Site, ddl: Ddl) -> None:
     code, _, err = ddl("job", "cancel", job)
     assert code == 1 and "is cancelled and cannot become cancelled" in err
     for wrong in (
-        (
-            "job",
-            "submit",
-        ),
+        ("job", "submit"),
         ("job", "submit", "--min", "3", "--max", "2", "--", "x"),
         ("job", "submit", "--deadline", "soon", "--", "x"),
         ("job", "submit", "--env", "A", "--", "x"),
@@ -228,9 +221,9 @@ def test_a_token_is_made_beside_the_store(site: Site, ddl: Ddl, tmp_path: Path) 
     assert ddl("token", "--store", str(site.path), "a b", "viewer")[0] == 2
 
 
-def test_the_installed_ddl_has_the_commands(run_program: Run, tmp_path: Path) -> None:
+def test_the_installed_ddl_has_the_commands(run_here: Run) -> None:
     ddl = [sys.executable, "-m", "ddl_launch.commands", "--help"]
-    shown = run_program(ddl, cwd=tmp_path).expect_success().out
+    shown = run_here(ddl).expect_success().out
     for command in ("serve", "job", "top", "token"):
         assert f"\n  {command} " in shown
 
@@ -336,8 +329,7 @@ def test_tls_is_spoken_and_checked(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
     )
-    site = Site(tmp_path, certificate=certificate, key=key)
-    try:
+    with closing(Site(tmp_path, certificate=certificate, key=key)) as site:
         address = site.url.replace("http://127.0.0.1", "https://localhost")
         trusting = Client(Access(address, site.tokens["user"], str(certificate)))
         assert trusting.jobs() == []
@@ -345,8 +337,6 @@ def test_tls_is_spoken_and_checked(tmp_path: Path) -> None:
             Client(Access(address, site.tokens["user"])).jobs()
         with pytest.raises(ServerError, match="does not answer"):
             Client(Access(site.url, site.tokens["user"])).jobs()  # without TLS
-    finally:
-        site.close()
 
 
 def test_failed_job_is_resumed_from_its_checkpoint(site: Site) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job reported over time is kept in a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,6 @@ def test_a_line_that_is_not_whole_takes_no_other_with_it(tmp_path: Path) -> None
 
 
 def test_a_long_job(tmp_path: Path) -> None:
-    """It has at most so many points, from its beginning to its end, and each change of workers."""
     path = tmp_path / "curve.jsonl"
     curve = Curve(path)
     for time in range(5 * MOST):

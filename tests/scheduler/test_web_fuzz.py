@@ -3,10 +3,9 @@
 and what breaks a schema is refused. A sample in `make test`, more in `make test-web`.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,8 +37,7 @@ SHOWN = 300  # characters of a line
 def test_schemathesis_finds_nothing(tmp_path: Path, options: list[str]) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
-    site = Site(tmp_path, Limits(rate=1e6, burst=1e6, address_rate=1e6))
-    try:
+    with closing(Site(tmp_path, Limits(rate=1e6, burst=1e6, address_rate=1e6))) as site:
         for _ in range(3):
             site.submit()
         command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run"]
@@ -54,8 +52,6 @@ def test_schemathesis_finds_nothing(tmp_path: Path, options: list[str]) -> None:
             stderr=subprocess.STDOUT,
             text=True,
         )
-    finally:
-        site.close()
     shown = "\n".join(line[:SHOWN] for line in ended.stdout.splitlines())
     assert ended.returncode == 0, shown
     assert "No issues found" in shown, shown

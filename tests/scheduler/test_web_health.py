@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """/healthz and /readyz of a real `ddl serve`, without a token."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -21,18 +20,14 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 def probe(serving: Serving, path: str, host: str = "10.1.2.3:8470") -> tuple[int, str]:
-    """Return the status and the text of an answer. The kubelet sends the pod's address as host."""
     log = serving.folder / "serve.log"
     (port,) = wait_for(
         lambda: re.findall(r"listening on http://127\.0\.0\.1:(\d+)\n", log.read_text())
     )
-    connection = HTTPConnection("127.0.0.1", int(port), timeout=60)
-    try:
+    with closing(HTTPConnection("127.0.0.1", int(port), timeout=60)) as connection:
         connection.request("GET", path, headers={"host": host})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
-    finally:
-        connection.close()
 
 
 def test_probes_need_neither_token_nor_host_name(serving: Serving) -> None:

@@ -2,8 +2,6 @@
 """12 000 requests of mixed good and bad input, 200 a second where the machine is quick enough: no
 5xx, and nothing lost. The rate that was reached is printed. `make test-web`."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's pages: sessions over HTTP, and what a person sees in headless Chromium."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -119,8 +117,6 @@ def test_a_jobs_page_is_its_tenants(site: Site) -> None:
 
 
 class Browser:
-    """Chromium, logged in. It may load nothing from elsewhere, as there is nothing."""
-
     def __init__(self, site: Site) -> None:
         from selenium import webdriver
 
@@ -135,7 +131,6 @@ class Browser:
         self.driver.set_page_load_timeout(LIMIT)
 
     def be(self, width: int, dark: bool) -> None:
-        """Another device, where nobody has logged in."""
         self.driver.delete_all_cookies()
         size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -154,7 +149,6 @@ class Browser:
         return self.driver.execute_script(f"return {script}")
 
     def wait(self, condition: str) -> None:
-        """Until this expression is true."""
         ends = time.monotonic() + LIMIT
         while not self.run(condition):
             assert time.monotonic() < ends, f"{condition}: {self.find('body').text}"
@@ -167,7 +161,6 @@ class Browser:
         self.wait("document.body.dataset.shown === 'overview'")
 
     def problems(self) -> list[str]:
-        """What the browser complains about."""
         log = self.driver.get_log("browser")
         return [each["message"] for each in log if each["level"] in ("SEVERE", "WARNING")]
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole way: `ddl serve`, its interfaces, and jobs that really train. `make test-web`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -10,7 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -113,7 +111,6 @@ class TlsServing(Serving):
         super().__init__(folder)
 
     def ask(self, host: str) -> tuple[int, str]:
-        """For the jobs, with this Host header."""
         trusting = ssl.create_default_context(cafile=str(self.certificate))
         connection = HTTPSConnection("localhost", self.port, context=trusting, timeout=60)
         token = self.store.token_create("t", "viewer")
@@ -133,8 +130,7 @@ class TlsServing(Serving):
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="there is no openssl, for a certificate")
 def test_other_machines_reach_it_by_its_names(tmp_path: Path) -> None:
-    serving = TlsServing(tmp_path)
-    try:
+    with closing(TlsServing(tmp_path)) as serving:
         wait_for(serving.answers, "the interface")
         own = (socket.gethostname(), socket.getfqdn(), "0.0.0.0", "head.example.org", "[fd00::5]")
         for name in own:
@@ -144,8 +140,6 @@ def test_other_machines_reach_it_by_its_names(tmp_path: Path) -> None:
         for foreign in ("evil.example.org", f"x{own[0]}", f"{own[0]}.evil.example.org", "fd00::5"):
             status, text = serving.ask(f"{foreign}:{serving.port}")
             assert status == 400 and json.loads(text)["error"]["field"] == "host", foreign
-    finally:
-        serving.close()
 
 
 def test_a_name_of_two_addresses_has_one_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +154,6 @@ def test_a_name_of_two_addresses_has_one_free_port(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_port_that_it_got_is_said(tmp_path: Path) -> None:
-    """Where a free one was asked for; a second service cannot have the same one."""
     serving, log = Serving(tmp_path), tmp_path / "serve.log"
     try:
         (port,) = wait_for(

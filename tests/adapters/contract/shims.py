@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the contract suite has to know of each framework: its arrays, and what its errors are."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes  # noqa: F401  makes NumPy know bfloat16 and the float8 types
 import numpy as np
@@ -18,9 +16,7 @@ from ddl_core.errors import CommDead
 TESTS = Path(__file__).resolve().parents[2]
 sys.path.append(str(TESTS))
 import adapter_list  # noqa: E402
-
-if TYPE_CHECKING:
-    from adapter_list import Adapter
+from adapter_list import Adapter  # noqa: E402
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
@@ -42,7 +38,6 @@ class Shim:
     lacks: Mapping[str, str] = MappingProxyType({})
 
     def array(self, value: np.ndarray) -> Any:
-        """The framework's array with these values, shape and type."""
         raise NotImplementedError
 
     def numpy(self, array: Any) -> np.ndarray:
@@ -167,7 +162,6 @@ NATIVE = {"torch": Torch, "jax": Jax, "tensorflow": TensorFlow}  # have a native
 
 
 def find(framework: str) -> Shim:
-    """That of a framework."""
     if framework == "numpy":
         return NumPy()
     if framework in NATIVE:

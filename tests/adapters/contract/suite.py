@@ -6,8 +6,6 @@
 Expected values come from NumPy; they are small integers and halves, which every type holds.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -39,7 +37,6 @@ class Ranks:
         self.some = [dtype for dtype in shim.dtypes if dtype in SOME]
 
     def known(self, *dtypes: str) -> list[str]:
-        """Those of the types that the framework has."""
         return [dtype for dtype in dtypes if dtype in self.shim.dtypes]
 
     def everyones(self, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:

@@ -5,8 +5,6 @@ What is checked is in suite.py, what differs between frameworks in shims.py. The
 watched by nobody, so that each ends as it likes when the last rank is killed.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import signal
@@ -14,13 +12,10 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import adapter_list
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from conftest import Run
 
 SUITE = Path(__file__).parent / "suite.py"
 

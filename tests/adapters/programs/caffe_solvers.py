@@ -5,8 +5,6 @@ The net has what a list of layers is not: two branches, for which Caffe inserts 
 two layers that share their weights.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

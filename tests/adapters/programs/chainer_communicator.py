@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_chainer.py on two and three ranks: ChainerMN's interface and what is built on it."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 
@@ -80,7 +78,6 @@ def check_objects() -> None:
 
 
 def check_functions() -> None:
-    """Forward and backward, over the ranks: a ring of messages, and each collective."""
     x = chainer.Variable(np.array([rank + 1.0], "f"))
     if rank == 0:
         sent = chainermn.functions.send(F.square(x), comm, rank=1)

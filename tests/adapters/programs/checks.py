@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the programs share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +20,6 @@ def refused(
 
 
 def operand(worker: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return float32 numbers of a worker, of many magnitudes: the order of additions matters."""
     random = np.random.default_rng(worker)
     return (random.standard_normal(shape) * 10.0 ** random.integers(-6, 7, shape)).astype("f")
 

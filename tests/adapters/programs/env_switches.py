@@ -6,8 +6,7 @@
 DDL_METRICS_PORT is set.
 """
 
-from __future__ import annotations
-
+import importlib
 import os
 import re
 import signal
@@ -17,81 +16,41 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import ddl_core
 
 WAITED = Path("waited")
-Adapter = tuple[Callable[[], object], Callable[[], object]]  # a blocking all-reduce, and leaving
+# By adapter: the module of its arrays, and a blocking all-reduce.
+ADAPTERS: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
+    "ddl_torch": ("torch", lambda ddl, xp: ddl.allreduce(xp.ones(1000))),
+    "ddl_horovod.torch": ("torch", lambda ddl, xp: ddl.allreduce(xp.ones(1000), name="x")),
+    "ddl_tensorflow": ("tensorflow", lambda ddl, xp: ddl.allreduce(xp.ones(1000)).numpy()),
+    "ddl_horovod.tensorflow": (
+        "tensorflow",
+        lambda ddl, xp: ddl.allreduce(xp.ones(1000), name="x").numpy(),
+    ),
+    "ddl_horovod.keras": ("numpy", lambda ddl, xp: ddl.allreduce(xp.ones(1000, "f"), name="x")),
+    "ddl_keras": ("numpy", lambda ddl, _: ddl.average_metrics({"loss": 1.0})),
+    "ddl_jax": ("jax.numpy", lambda ddl, xp: np.asarray(ddl.allreduce(xp.ones(1000)))),
+}
 
 
-def join_torch() -> Adapter:
-    import torch
-    import torch.distributed as dist
+def join(adapter: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return a blocking all-reduce, and the function that leaves."""
+    if adapter == "torch":
+        import torch
+        import torch.distributed as dist
 
-    dist.init_process_group("ddl")
-    part = dist.new_group([0, 1], backend="ddl")
-    return lambda: dist.all_reduce(torch.ones(1000), group=part), dist.destroy_process_group
-
-
-def join_ddl_torch() -> Adapter:
-    import torch
-
-    import ddl_torch as ddl
-
+        dist.init_process_group("ddl")
+        part = dist.new_group([0, 1], backend="ddl")
+        return lambda: dist.all_reduce(torch.ones(1000), group=part), dist.destroy_process_group
+    arrays, call = ADAPTERS[adapter]
+    xp, ddl = importlib.import_module(arrays), importlib.import_module(adapter)
     ddl.init()
-    return lambda: ddl.allreduce(torch.ones(1000)), ddl.shutdown
-
-
-def join_horovod_torch() -> Adapter:
-    import torch
-
-    import ddl_horovod.torch as hvd
-
-    hvd.init()
-    return lambda: hvd.allreduce(torch.ones(1000), name="x"), hvd.shutdown
-
-
-def join_tensorflow() -> Adapter:
-    import tensorflow as tf
-
-    import ddl_tensorflow as ddl
-
-    ddl.init()
-    return lambda: ddl.allreduce(tf.ones(1000)).numpy(), ddl.shutdown
-
-
-def join_horovod_tensorflow() -> Adapter:
-    import tensorflow as tf
-
-    import ddl_horovod.tensorflow as hvd
-
-    hvd.init()
-    return lambda: hvd.allreduce(tf.ones(1000), name="x").numpy(), hvd.shutdown
-
-
-def join_horovod_keras() -> Adapter:
-    import ddl_horovod.keras as hvd
-
-    hvd.init()
-    return lambda: hvd.allreduce(np.ones(1000, np.float32), name="x"), hvd.shutdown
-
-
-def join_keras() -> Adapter:
-    import ddl_keras as ddl
-
-    ddl.init()
-    return lambda: ddl.average_metrics({"loss": 1.0}), ddl.shutdown
-
-
-def join_jax() -> Adapter:
-    import jax.numpy as jnp
-
-    import ddl_jax as ddl
-
-    ddl.init()
-    return lambda: np.asarray(ddl.allreduce(jnp.ones(1000))), ddl.shutdown
+    return lambda: call(ddl, xp), ddl.shutdown
 
 
 def read_metrics(address: str) -> int:
@@ -110,7 +69,7 @@ def interrupt() -> None:
 
 
 rank = int(os.environ["DDL_RANK"])
-allreduce, leave = globals()[f"join_{sys.argv[1]}"]()
+allreduce, leave = join(sys.argv[1])
 ddl_core.dump_on_signal()
 address = f"http://127.0.0.1:{int(os.environ['DDL_METRICS_PORT']) + rank}/metrics"
 before = read_metrics(address)

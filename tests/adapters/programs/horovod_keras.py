@@ -2,8 +2,6 @@
 """Horovod's modules for Keras over libddl, on any number of ranks: the values of what they add to
 ddl_horovod.tensorflow. Prints "done NAME" for each part."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle
@@ -121,7 +119,6 @@ def optimizer():
 
 
 def copies():
-    """They combine gradients as the original does, or are refused."""
     serialize, deserialize = keras.optimizers.serialize, keras.optimizers.deserialize
     sgd = lambda: keras.optimizers.SGD(1.0)  # noqa: E731
     for made, batches, weight in (
@@ -143,7 +140,6 @@ def copies():
 
 
 def delegating():
-    """Optimizers that have others apply the gradients."""
     inner = lambda: keras.optimizers.MultiOptimizer(  # noqa: E731
         keras.optimizers.OptimizerMap(keras.optimizers.SGD(1.0))
     )

@@ -2,8 +2,6 @@
 """Which names of Horovod's modules a program has used, so that the test knows that none is left
 out."""
 
-from __future__ import annotations
-
 import functools
 import types
 

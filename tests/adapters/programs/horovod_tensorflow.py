@@ -2,8 +2,6 @@
 """Horovod's operations on TensorFlow over libddl: the values that its documentation promises, on
 any number of ranks, eagerly and in tf.function. Prints "done NAME" for each part."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path
@@ -190,7 +188,6 @@ def reducescatter():
 
 
 def errors():
-    """On all ranks alike, and the set stays usable."""
     call = lambda: hvd.allreduce(own(3 if RANK else 4), name="uneven")  # noqa: E731
     refused(RuntimeError, "call different operations: allreduce 'uneven'", call)
     call = lambda: hvd.allreduce(own(), op=hvd.Sum if RANK else hvd.Max)  # noqa: E731
@@ -345,7 +342,6 @@ def sessions():
 
 
 def gradients_of_functions():
-    """TensorFlow makes the function of gradients, whose operations run in any order."""
     twice = tf.function(lambda a, b: (hvd.allreduce(a, op=hvd.Sum), hvd.allreduce(b, op=hvd.Sum)))
     for _ in range(5):
         ends = [tf.Variable(own(3)), tf.Variable(own(3))]
@@ -358,8 +354,6 @@ def gradients_of_functions():
 
 
 def functions_of_one_name():
-    """Two threads use them, on each rank in another order."""
-
     def make(factor):
         @tf.function
         def step(tensor):
@@ -396,7 +390,6 @@ def batch_norm():
 
 
 def join():
-    """Rank r has r + 1 batches."""
     for number in range(RANK + 1):
         takers = [rank for rank in range(SIZE) if rank >= number]
         same(hvd.allreduce(own(), op=hvd.Sum), [sum(rank + 1 for rank in takers)] * 4)

@@ -2,8 +2,6 @@
 """Horovod's operations over libddl: the values that its documentation promises, on any number of
 ranks. Prints "done NAME" for each part."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle
@@ -35,7 +33,6 @@ def own(rows=4, dtype=torch.float32):
 
 
 def batch_norm():
-    """Unequal batches."""
     layer = hvd.SyncBatchNorm(1, eps=0.0, momentum=1.0)
     rows = torch.tensor([[float(RANK)], [float(RANK + 1)]] + [[0.5]] * RANK)
     everything = hvd.allgather(rows)
@@ -216,7 +213,6 @@ def asynchronous():
 
 
 def errors():
-    """On all ranks alike, and the set stays usable."""
     call = lambda: hvd.allreduce(own(3 if RANK else 4), name="uneven")  # noqa: E731
     refused(hvd.HorovodInternalError, "call different operations: allreduce 'uneven'", call)
     call = lambda: hvd.allreduce(own(), op=hvd.Sum if RANK else hvd.Max)  # noqa: E731
@@ -345,7 +341,6 @@ def line(kind=torch.optim.SGD, inputs=2, **options):
 
 
 def steps():
-    """What comes between backward() and step(), and before DistributedOptimizer."""
     mine = torch.full((1, 2), RANK + 1.0)
     model, chosen = line()
     scheduler = torch.optim.lr_scheduler.StepLR(chosen, 1, 0.5)
@@ -398,7 +393,6 @@ def steps():
 
 
 def branches():
-    """Each rank uses other parameters, in another order."""
     for options in ({}, {"groups": 2}, {"backward_passes_per_step": 2}):
         parts = torch.nn.ModuleList([torch.nn.Linear(1, 1, bias=False) for _ in range(SIZE + 1)])
         for part in parts:
@@ -426,7 +420,6 @@ def branches():
 
 
 def sparse():
-    """A rank that has not used the table in this step, and an optimizer for sparse gradients."""
     for as_dense in (False, True):
         table = torch.nn.Embedding(SIZE + 1, 2, sparse=True)
         torch.nn.init.ones_(table.weight)
@@ -449,7 +442,6 @@ def sparse():
 
 
 def join():
-    """Rank r has r + 1 batches."""
     for number in range(RANK + 1):
         takers = [rank for rank in range(SIZE) if rank >= number]
         same(hvd.allreduce(own(), op=hvd.Sum), [sum(rank + 1 for rank in takers)] * 4)

@@ -2,8 +2,6 @@
 """One rank: the handler of ddl_jax on arrays on a GPU, called as XLA calls it. The GPU and XLA are
 stand-ins: sys.argv[1] is the library of tests/adapters/xla_frames.c."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Sequence
@@ -48,7 +46,6 @@ def on_gpu(contents: np.ndarray[Any, Any]) -> GpuArray:
 
 
 def described(arrays: Sequence[GpuArray]) -> Any:
-    """With the token that follows them."""
     each = [Array(a.address.value, a.shape[0], TYPES[a.dtype.name]) for a in arrays]
     return (Array * (len(each) + 1))(*each, Array(0, 0, TOKEN))
 
@@ -79,7 +76,6 @@ def total(count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def expect(kind: str, given: Any, expected: np.ndarray[Any, Any], **numbers: int) -> None:
-    """One operation, of an array and into an array of zeros."""
     array, result = on_gpu(given), on_gpu(np.zeros_like(expected))
     if kind == "broadcast":
         result = array  # as the lowering says
@@ -105,7 +101,6 @@ def compare(count: int, dtype: np.dtype[Any]) -> None:
 
 
 def check_group() -> None:
-    """Several arrays, whose contents are made in the stream, and read in it."""
     arrays = [on_gpu(np.zeros(n, np.uint32)) for n in (8, 5000, 300_000)]
     for array in arrays:
         array.dtype = np.dtype("int32")

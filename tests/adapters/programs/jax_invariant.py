@@ -2,8 +2,6 @@
 """Run by test_jax_operations on any number of ranks: the setting `invariant` of ddl_jax, and sums
 over logical workers, against a tree of NumPy's additions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

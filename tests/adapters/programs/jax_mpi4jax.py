@@ -2,8 +2,6 @@
 """mpi4jax's functions over ddl_jax: the values that its own tests expect, on any number of ranks,
 inside and outside of jit. Prints "done NAME" for each part."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,7 +123,6 @@ def messages():
 
 
 def communicators():
-    """Even and odd ranks, in reverse order."""
     part = COMM.Split(RANK % 2, key=-RANK)
     others = [rank for rank in range(SIZE) if rank % 2 == RANK % 2][::-1]
     assert (part.Get_rank(), part.size) == (others.index(RANK), len(others))

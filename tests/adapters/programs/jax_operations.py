@@ -2,8 +2,6 @@
 """Run by test_jax_operations on any number of ranks: each operation of ddl_jax, eagerly and under
 every transformation of JAX. With the argument "sample" only some operations are transformed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -2,8 +2,6 @@
 # ruff: noqa: E402
 """Run by test_jax_stock on any number of ranks: jax's own collectives, after one line of ours."""
 
-from __future__ import annotations
-
 import logging
 import logging.handlers
 from typing import Any

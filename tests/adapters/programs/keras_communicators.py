@@ -3,8 +3,6 @@
 among some of the ranks. EVERYONE has all in reverse, so that its numbers differ from the ranks';
 ALONE has only this one. Prints "done NAME" for each part."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

@@ -5,8 +5,6 @@ and has other samples, and all must end with equal weights. Prints "done NAME" f
     python keras_equal.py FOLDER
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle
@@ -117,7 +115,6 @@ class Starts(keras.callbacks.Callback):
 
 
 def root_checkpoint():
-    """Only the root has loaded one, with Adam's moments."""
     file = FOLDER / "root.keras"
     if RANK == 0:
         fit(network(), KO.Adam(0.01)).save(file)
@@ -167,8 +164,6 @@ def delegating():
     assert_equal(fit(network(), optimizer, BroadcastModel()), "scaled multi")
 
     class Own(KO.SGD):
-        """Delegates to itself."""
-
         def apply(self, grads, trainable_variables=None):
             super().apply([2 * each for each in grads], trainable_variables)
 
@@ -251,7 +246,6 @@ LAYER_COPIES = {
 
 
 def layer_copies():
-    """Batch normalization over all ranks, or some of them."""
     parts = [] if keras.backend.backend() == "torch" else [ddl.split(RANK)]
     for name, copied in LAYER_COPIES.items():
         for options in ({}, *({"comm": part} for part in parts)):
@@ -283,7 +277,6 @@ def masks():
 
 
 def threads():
-    """Models of one architecture, each trained in a thread of its own."""
     if not TENSORFLOW:  # elsewhere operations are matched by their order
         return
     models = [fit(network(), ddl.DistributedOptimizer("sgd"), BroadcastModel()) for _ in range(2)]
@@ -334,15 +327,7 @@ def metrics():
 
 
 for part in (
-    unbuilt,
-    root_checkpoint,
-    delegating,
-    copies,
-    layer_copies,
-    scaled,
-    masks,
-    threads,
-    metrics,
+    *(unbuilt, root_checkpoint, delegating, copies, layer_copies, scaled, masks, threads, metrics),
 ):
     part()
     print("done", part.__name__, flush=True)

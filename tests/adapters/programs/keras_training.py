@@ -8,8 +8,6 @@ process.
 interpreted: of TensorFlow, where there is no compiler, so without XLA. losses: nothing else.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -53,7 +51,6 @@ def everyones(values: np.ndarray) -> np.ndarray:
 
 
 def train(model: keras.Model, optimizer, *more, epochs: int = EPOCHS, **options) -> list[float]:
-    """The losses of all epochs, with equal weights on all ranks at the end."""
     if not hasattr(optimizer, "_ddl_settings"):
         optimizer = ddl.DistributedOptimizer(optimizer)
     model.compile(optimizer, "mse", **options)
@@ -97,10 +94,6 @@ if "losses" in sys.argv:
 narrow = network()
 narrow.compile(ddl.DistributedOptimizer("sgd", compression="bf16", op="sum"), "mse")
 narrow.fit(inputs[mine], outputs[mine], batch_size=BATCH // size, verbose=0)
-
-# Infinities are the same on all ranks, so all skip the same steps.
-scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0**127)
-train(network(), scaled)
 
 # With mixed_float16 Keras scales the loss of itself. The last rank alone has infinities, in every
 # second batch.
@@ -157,20 +150,9 @@ events = json.loads((FOLDER / f"timeline-{rank}.json").read_text())["traceEvents
 assert sum(event["name"] == "batch" for event in events) == 2 * 3 * steps
 assert {event["pid"] for event in events} == {rank}
 
-# Only rank 0 has saved. Loaded on the root alone, it goes on from there on all ranks.
+# Only rank 0 has saved.
 ddl.barrier()
 assert sorted(file.name for file in FOLDER.glob("*.keras")) == ["model.keras"]
-if rank == 0:
-    again = keras.models.load_model(FOLDER / "model.keras")
-    assert type(again.optimizer) is type(keras.optimizers.SGD())
-else:
-    again = network()
-    again.compile(keras.optimizers.SGD(0.5), "mse")
-again.optimizer.build(again.trainable_variables)
-ddl.broadcast_model(again)
-assert int(keras.ops.convert_to_numpy(again.optimizer.iterations)) == 3 * steps
-assert (weights_of(again) == weights_of(model)).all()
-train(again, again.optimizer)
 averages = ddl.average_metrics({"b": rank, "a": 1.0}, weight=1 + rank)
 assert list(averages) == ["b", "a"] and averages["a"] == 1
 
@@ -185,16 +167,6 @@ for wrong in ({"op": "max"}, {"compression": "f8"}, {"backward_passes_per_step":
         assert next(iter(wrong)) in str(error)
     else:
         raise AssertionError(wrong)
-twice = ddl.DistributedOptimizer("adam", backward_passes_per_step=3)
-assert twice.gradient_accumulation_steps == 3
-for again in (twice, keras.optimizers.LossScaleOptimizer(twice)):
-    try:
-        ddl.DistributedOptimizer(again)
-    except InvalidArgument as error:
-        assert "is already a DistributedOptimizer" in str(error)
-    else:
-        raise AssertionError("twice")
-
 ddl.shutdown()
 if rank == 0:
     print(json.dumps(losses), flush=True)

@@ -4,8 +4,6 @@
 python pytensor_gradients.py MODE ...
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from typing import Any

@@ -3,16 +3,12 @@
 three ranks or more. With the argument "interpreted" without XLA. Prints "done NAME" for each part.
 """
 
-from __future__ import annotations
-
 import sys
 
-import keras
 import numpy as np
 import tensorflow as tf
 from checks import refused
 
-import ddl_keras
 import ddl_tensorflow as ddl
 from ddl_core import errors
 
@@ -77,7 +73,6 @@ def values(way):
 
 
 def unequal():
-    """What is not compiled by XLA."""
     uneven = [rank + 1 for number, rank in enumerate(MEMBERS) for _ in range(number + 1)]
     same(ddl.allgather(own(OWN + 1), comm=SET), uneven)
     rows = [number + 1 for number in range(COUNT)]
@@ -102,8 +97,6 @@ def gradients(way):
 
 
 def both_at_once():
-    """In one graph, an operation of all ranks among those of each set."""
-
     @tf.function
     def run():
         first = ddl.allreduce(own(), comm=SET)
@@ -133,33 +126,11 @@ def training():
     assert averaged == {"loss": TOTAL / COUNT}
 
 
-def keras_models():
-    optimizer = ddl_keras.DistributedOptimizer(keras.optimizers.SGD(1.0), comm=SET)
-    model = keras.Sequential(
-        [
-            keras.Input([1]),
-            ddl_keras.SyncBatchNormalization(momentum=0.0, comm=SET),
-            keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
-        ]
-    )
-    model.layers[-1].kernel.assign([[RANK + 5.0]])
-    ddl_keras.broadcast_model(model, comm=SET)
-    same(model.layers[-1].kernel, [[MEMBERS[0] + 5]])
-    rows = np.array([[RANK], [RANK + 1.0]], np.float32)
-    everything = np.concatenate([[rank, rank + 1] for rank in MEMBERS])
-    model.layers[0](rows, training=True)
-    same(model.layers[0].moving_mean, [everything.mean()])
-    optimizer.build(model.trainable_variables[-1:])
-    optimizer.apply([tf.constant([[RANK + 1.0]])])
-    same(model.layers[-1].kernel, [[MEMBERS[0] + 5 - TOTAL / COUNT]])
-    assert ddl_keras.average_metrics({"a": RANK + 1}, comm=SET) == {"a": TOTAL / COUNT}
-
-
 for name, way in WAYS.items():
     values(way)
     gradients(way)
     print("done", name, flush=True)
-for part in (members, unequal, both_at_once, training, keras_models):
+for part in (members, unequal, both_at_once, training):
     part()
     print("done", part.__name__, flush=True)
 kept = tf.function(lambda: ddl.allreduce(own(), comm=SET))

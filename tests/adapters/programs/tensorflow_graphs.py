@@ -4,8 +4,6 @@ training helpers. With the argument "interpreted": where there is no compiler, s
 graphs of the old kind; with "sample" for fewer steps.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import threading
@@ -83,7 +81,6 @@ def loops(x):
 
 @tf.function
 def independent(x):
-    """Iterations that do not depend on each other, so that several run at a time."""
     return tf.map_fn(ddl.allreduce, x, parallel_iterations=10)
 
 
@@ -141,7 +138,6 @@ def branched(factor):
 
 
 def slope(factor):
-    """Gradients by a tape that is outside of the function."""
     function = make_step(factor)
 
     def step(x):

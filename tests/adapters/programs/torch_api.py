@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_api on any number of ranks: what ddl_torch itself offers."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys
@@ -20,7 +18,6 @@ import ddl_torch as ddl
 from ddl_core.errors import InvalidArgument, InvalidState
 
 refused(InvalidState, "call ddl_torch.init() first", ddl.rank)
-refused(InvalidState, "call ddl_torch.init() first", ddl.allreduce, torch.ones(1))
 refused(InvalidArgument, "timeout: -1", ddl.init, timeout=-1)
 ddl.shutdown()
 
@@ -51,8 +48,7 @@ with torch.no_grad():
     assert not ddl.allreduce(parameter).requires_grad
 assert ddl.allreduce(parameter).requires_grad
 assert ddl.allreduce(parameter).shape == ()
-refused(InvalidArgument, "op: 'mean' must be one of sum, average", ddl.allreduce, ones, op="mean")
-refused(InvalidArgument, "out has shape (3,)", ddl.allreduce, ones, out=torch.ones(3))
+refused(InvalidArgument, "out: has shape (3,)", ddl.allreduce, ones, out=torch.ones(3))
 refused(TypeError, "loat8_e4m3fnuz", ddl.allreduce, torch.ones(3).to(torch.float8_e4m3fnuz))
 
 with FakeTensorMode():  # without a GPU: a tensor that says that it is on one
@@ -83,17 +79,6 @@ refused(TypeError, "out is one tensor; pass a list", ddl.grouped_allreduce, [one
 value = torch.tensor([rank, rank])
 assert ddl.broadcast(value, size - 1).tolist() == [size - 1] * 2
 assert value.tolist() == [rank, rank]
-refused(InvalidArgument, f"root: {size} is not a rank", ddl.broadcast, value, size)
-refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast, value, -1)
-
-assert ddl.allgather(torch.tensor(rank)).tolist() == list(range(size))
-gathered = ddl.allgather(torch.full((2, 3), rank))
-assert gathered.shape == (2 * size, 3)
-assert gathered[:, 0].tolist() == [of for of in range(size) for _ in range(2)]
-assert ddl.allgather(torch.empty(0, 3)).shape == (0, 3)
-assert ddl.allgather(torch.tensor([rank == 0])).tolist() == [of == 0 for of in range(size)]
-ddl.barrier()
-
 rows = [1 + of for of in range(size)]
 gathered = ddl.allgather(torch.full((rank + 1, 2), rank), rows)
 assert gathered[:, 1].tolist() == [of for of in range(size) for _ in range(of + 1)]
@@ -106,9 +91,6 @@ refused(
 )
 refused(InvalidArgument, "must have one number for each of", ddl.allgather, torch.ones(9), [9] * 9)
 
-grouped = ddl.grouped_allreduce([torch.ones(3), torch.full((2, 2), rank, dtype=torch.int32)])
-assert grouped[0].tolist() == [size] * 3
-assert grouped[1].tolist() == [[size * (size - 1) // 2] * 2] * 2
 several = [torch.full((count,), rank + 1.0) for count in (1, 0, 70_000)]
 assert ddl.grouped_allreduce(several, "average", out=several)[2][-1] == total / size
 assert several[0].item() == several[2][0].item() == total / size
@@ -139,23 +121,11 @@ refused(
     torch.ones(2 * size),
     out=torch.ones(3),
 )
-if size > 1:
-    refused(InvalidArgument, "is not a multiple of", ddl.reduce_scatter, torch.ones(size + 1))
-    refused(InvalidArgument, "is not a multiple of", ddl.alltoall, torch.ones(size + 1))
-
-assert ddl.alltoall(torch.arange(size) + 10 * rank).tolist() == [
-    10 * of + rank for of in range(size)
-]
 rows = torch.arange(size).repeat_interleave(torch.arange(size))  # to rank r: r times r
 assert ddl.alltoall(rows, list(range(size))).tolist() == [rank] * (rank * size)
 known = ddl.alltoall(rows, list(range(size)), [rank] * size)
 assert known.tolist() == [rank] * (rank * size)
 refused(InvalidArgument, "sent_rows: are", ddl.alltoall, torch.ones(5 * size), [1] * size)
-
-bits = torch.tensor([1 << rank, 7])
-assert ddl.allreduce(bits, "bit_or").tolist() == [(1 << size) - 1, 7]
-assert ddl.allreduce(bits, "bit_and")[1] == 7
-assert ddl.allreduce(torch.tensor([rank == 0, True])).tolist() == [True, True]
 
 assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
 assert ddl.allgather_object("x" * rank) == ["x" * of for of in range(size)]
@@ -166,22 +136,8 @@ last = lock if rank == size - 1 else None
 refused(TypeError, what, ddl.broadcast_object, last, size - 1)
 refused(TypeError, what, ddl.allgather_object, last)
 
-works = [
-    ddl.reduce_scatter_async(torch.ones(size)),
-    ddl.alltoall_async(torch.full((size,), float(rank))),
-    ddl.allreduce_async(torch.full((3,), rank + 1.0)),
-    ddl.broadcast_async(torch.full((3,), float(rank)), size - 1),
-    ddl.allgather_async(torch.tensor(rank)),
-]
-assert works[0].wait().tolist() == [size]
-assert works[1].wait().tolist() == list(range(size))
-assert works[4].wait().tolist() == list(range(size))
-assert works[3].wait(timeout=10).tolist() == [size - 1.0] * 3
-assert works[2].wait().tolist() == [total] * 3
-assert works[2].wait().tolist() == [total] * 3
-assert all(work.done() for work in works)
-barrier = ddl.barrier_async()
-assert barrier.wait() is None
+work = ddl.broadcast_async(torch.full((3,), float(rank)), size - 1)
+assert work.wait(timeout=10).tolist() == [size - 1.0] * 3
 double = ddl.allreduce_async(torch.ones(2)).future().then(lambda f: f.value()[0] * 2)
 assert double.wait().tolist() == [2.0 * size] * 2
 

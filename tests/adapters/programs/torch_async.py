@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_async on two or more ranks: works, futures and their callbacks."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading
@@ -56,8 +54,6 @@ work.wait()
 
 
 class Dispatched(torch.Tensor):
-    """A tensor into which a copy runs Python code."""
-
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod

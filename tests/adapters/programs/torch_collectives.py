@@ -2,8 +2,6 @@
 """Run by test_torch_collectives on any number of ranks: every operation, op and type against what
 PyTorch computes from all ranks' inputs."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 

@@ -9,8 +9,6 @@ PART is the part of ddl_torch that runs: native; copies, which is the native one
 take the memory; or python.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from datetime import timedelta
@@ -35,7 +33,6 @@ total = size * (size + 1) // 2
 
 
 def late(value: int, count: int = 300_000, seconds: float = LONG) -> torch.Tensor:
-    """A tensor with this value, which the current stream fills late."""
     source = torch.full((count,), value, dtype=torch.int32).to("cuda")
     tensor = torch.zeros(count, dtype=torch.int32).to("cuda")
     device.sleep(int(1e6 * seconds))
@@ -63,7 +60,6 @@ def check_streams() -> None:
 
 
 def check_limit() -> None:
-    """A wait with a limit is one of the host's."""
     device.use_stream(device.new_stream())
     work = dist.all_reduce(late(1), async_op=True)
     work.wait(timedelta(seconds=20))
@@ -72,7 +68,6 @@ def check_limit() -> None:
 
 
 def check_future() -> None:
-    """A callback runs in a stream that waits for the result."""
     device.use_stream(device.new_stream())
     tensor = late(rank + 1)
     seen = dist.all_reduce(tensor, async_op=True).get_future().then(lambda f: f.value()[0].cpu())
@@ -81,7 +76,6 @@ def check_future() -> None:
 
 
 def check_memory() -> None:
-    """What a call needs is not used for anything else before the stream was there."""
     device.use_stream(device.new_stream())
     tensor = late(rank + 1, 60).view(10, 6).t()  # is copied, and the results are copied back
     work = dist.all_reduce(tensor, async_op=True)

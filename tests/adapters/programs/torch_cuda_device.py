@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device "cuda" of the programs beside this one: PyTorch's stand-in for it, or a GPU."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Any
 
 
 class RealDevice:
-    """What the stand-in has, of a GPU."""
-
     def new_stream(self) -> Any:
         import torch
 

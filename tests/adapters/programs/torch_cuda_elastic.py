@@ -6,8 +6,6 @@
 FOLDER: see torch_cuda_device.py. The worker MEMBER kills itself in the middle of a share; -1: none.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

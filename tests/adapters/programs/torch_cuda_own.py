@@ -4,8 +4,6 @@
 python torch_cuda_own.py FOLDER   of PyTorch's stand-in; "": this machine's GPU
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +25,6 @@ compared = 0
 
 
 def compare(call: Callable[[Tensor], Any], *shape: int) -> None:
-    """The results and the gradients, of whole numbers."""
     global compared
     values = torch.arange(float(torch.Size(shape).numel())).reshape(shape) * 2 + rank
     found = []

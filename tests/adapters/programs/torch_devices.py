@@ -2,8 +2,6 @@
 """The operations of a process group and a training, on tensors of any device, to be compared with
 those on the CPU bit by bit. For programs of one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -14,8 +12,6 @@ Make = Callable[..., Tensor]
 
 
 def on(device: str) -> Make:
-    """`make(*shape)`: this rank's operand, there."""
-
     def make(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
         draw = torch.Generator().manual_seed(100 * dist.get_rank() + seed)
         return torch.randn(*shape, generator=draw).to(dtype).to(device)
@@ -24,7 +20,6 @@ def on(device: str) -> Make:
 
 
 def results(make: Make) -> list[Tensor]:
-    """What this rank has after each operation."""
     rank, size = dist.get_rank(), dist.get_world_size()
     found = []
 
@@ -89,7 +84,6 @@ def trained(device: str) -> list[Tensor]:
 
 
 def compare(device: str) -> int:
-    """Run all on the CPU and there; returns how many results of operations were equal."""
     pairs = list(zip(results(on("cpu")), results(on(device)), strict=True))
     for number, (expected, found) in enumerate(pairs):
         assert found.device.type == device

@@ -7,8 +7,6 @@ over "ddl" and over Gloo.
 sample: only some are compiled, which takes longest.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings
@@ -40,7 +38,6 @@ def values(rows: int, seed: int = 0) -> Tensor:
 
 
 def results(function: Function, group: dist.ProcessGroup, rows: int) -> list[Tensor]:
-    """What the function gives, and the gradient of a loss made of all of that."""
     own = values(rows).requires_grad_()
     given = function(own * 2, group)
     loss = sum(
@@ -52,7 +49,6 @@ def results(function: Function, group: dist.ProcessGroup, rows: int) -> list[Ten
 
 
 def expect_same(name: str, function: Function, rows: int = 2 * size, compiled: bool = True) -> None:
-    """Over ddl the same as over Gloo, and compiled the same as called."""
     global checked
     wanted = results(function, gloo, rows)
     ways = [function]
@@ -68,11 +64,11 @@ def expect_same(name: str, function: Function, rows: int = 2 * size, compiled: b
 
 sent = [(rank + to) % 3 for to in range(size)]
 expect_same("all_reduce", lambda a, g: [funcol.all_reduce(a, "sum", g)])
+expect_same("average", lambda a, g: [funcol.all_reduce(a.detach() * size, "avg", g) * a])
 # PyTorch has no gradient of this one.
 expect_same("broadcast", lambda a, g: [funcol.broadcast(a.detach(), size - 1, g) * a])
 expect_same(
-    "reduce_scatter_tensor",
-    lambda a, g: [funcol.reduce_scatter_tensor_autograd(a, "sum", 0, g)],
+    "reduce_scatter_tensor", lambda a, g: [funcol.reduce_scatter_tensor_autograd(a, "sum", 0, g)]
 )
 expect_same("all_gather_tensor", lambda a, g: [funcol.all_gather_tensor_autograd(a, 0, g)])
 expect_same("all_gather_tensor 1", lambda a, g: [funcol.all_gather_tensor_autograd(a, 1, g)])
@@ -111,9 +107,7 @@ for root in range(size):
         compiled=False,
     )
     expect_same(
-        "nn gather",
-        lambda a, g, root=root: list(differentiable.gather(a, root, g)),
-        compiled=False,
+        "nn gather", lambda a, g, root=root: list(differentiable.gather(a, root, g)), compiled=False
     )
     expect_same(
         "nn scatter",
@@ -134,6 +128,16 @@ for name, function in {
     ],
 }.items():
     expect_same(f"nn {name}", function, compiled=False)
+
+
+@torch.compile(backend="aot_eager", fullgraph=True)
+def in_place(x: Tensor) -> Tensor:
+    y = x * 2
+    dist.all_reduce(y)
+    return y + 1
+
+
+assert in_place(torch.ones(3)).tolist() == [2 * size + 1] * 3
 
 # ---- ddl_torch's own under torch.compile: a graph ends before them and goes on behind ----
 

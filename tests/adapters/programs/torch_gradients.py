@@ -7,8 +7,6 @@ Expected gradients are finite differences: every loss is linear in every rank's 
 difference in the sum of the ranks' losses is the derivative of a float64, but for rounding.
 """
 
-from __future__ import annotations
-
 import torch
 from checks import refused
 from torch import Tensor
@@ -26,7 +24,6 @@ def values(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float64
 
 
 def total_loss(function, inputs: list[Tensor]) -> float:
-    """The sum of all ranks' losses: of each result weighted by numbers of its own."""
     loss = sum((each * values(each.shape, 7 + i)).sum() for i, each in enumerate(function(*inputs)))
     return ddl.allreduce(loss.detach().clone()).item(), loss
 
@@ -80,7 +77,6 @@ expect_gradient(lambda a: [ddl.alltoall(a, sent, sent)], (sum(sent),))
 
 
 def several(a: Tensor, b: Tensor) -> list[Tensor]:
-    """Several at once, waited for in another order; each the input of the next backward."""
     first, second = ddl.allreduce_async(a * b), ddl.allgather_async(a)
     third, fourth = ddl.broadcast_async(b, size - 1), ddl.reduce_scatter_async(a.repeat(size, 1))
     fifth = ddl.alltoall_async(b.repeat(size, 1))

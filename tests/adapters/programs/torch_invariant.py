@@ -3,8 +3,6 @@
 and sums over logical workers, against a tree of NumPy's additions. With DDL_INVARIANT=size, the
 default group has the setting of the environment."""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_collectives on two or more ranks: messages from one rank to another."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import torch

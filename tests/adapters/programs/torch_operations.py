@@ -2,8 +2,6 @@
 """Run by test_torch_collectives on any number of ranks: the operations that torch_collectives.py
 leaves out, and the types and ops that few use, against what PyTorch computes from all inputs."""
 
-from __future__ import annotations
-
 import math
 import threading
 import warnings
@@ -200,7 +198,6 @@ expect(whole.contiguous(), inputs[rank].repeat(size, 1), "all_to_all_single of c
 
 
 def sparse(of: int, values_of: torch.Tensor) -> torch.Tensor:
-    """Two to four elements, one of them twice."""
     indices = torch.tensor([[0, of + 1, 2, 2][: 2 + of % 3], [1, of, 0, 0][: 2 + of % 3]])
     return torch.sparse_coo_tensor(indices, values_of[: 2 + of % 3], (size + 3, size + 3, 2))
 

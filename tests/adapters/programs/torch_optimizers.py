@@ -3,8 +3,6 @@
 another order on each rank, or whose parameters are frozen and unfrozen. The argument is the module:
 ddl_torch or ddl_horovod.torch."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import time

@@ -2,8 +2,6 @@
 """Run by test_torch_collectives on any number of ranks: ddl_torch's optimizer, batch normalization
 and helpers, against one process with the whole batch."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

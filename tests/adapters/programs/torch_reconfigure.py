@@ -5,8 +5,6 @@ Usage: torch_reconfigure.py PART PORT NUMBER SIZE [BACKEND], with a TCPStore at 
 the test. The process prints "done" if all checks passed.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -43,7 +41,6 @@ class Member:
         self.backend = c10d._get_default_group()._get_backend(torch.device("cpu"))
 
     def exchange(self, key: str, numbers: list[int] | None = None) -> list[str]:
-        """Exchange handles with these processes, in their order; by default with all."""
         self.store.set(f"{key}/{self.number}", dist._get_reconfigure_handle())
         asked = range(self.size) if numbers is None else numbers
         return [self.store.get(f"{key}/{number}").decode() for number in asked]
@@ -71,7 +68,6 @@ def summed() -> float:
 
 
 def lives(member: Member) -> None:
-    """Grow, shrink, swap ranks; with subgroups, DDP, barriers and old groups on the way."""
     refused(RuntimeError, "call torch.distributed._reconfigure() first", summed)
     size, number = member.size, member.number
     everybody = size * (size + 1) / 2
@@ -115,7 +111,6 @@ def lives(member: Member) -> None:
 
 
 def arguments(member: Member) -> None:
-    """What is wrong is refused before anything changes; a member that does not come is named."""
     handles = member.exchange("a")
     own = handles[member.number]
     member.reconfigure(1, handles)
@@ -146,7 +141,6 @@ def arguments(member: Member) -> None:
 
 
 def failures(member: Member) -> None:
-    """Reconfigure after an abort, after a timeout, and away from a call that is pending."""
     handles = member.exchange("a")
     member.reconfigure(1, handles)
     total = summed()
@@ -184,7 +178,6 @@ def failures(member: Member) -> None:
 
 
 def concurrent(member: Member) -> None:
-    """Reconfigure while another thread, and futures' callbacks, start operations."""
     chance = random.Random(member.number)
     handles, uuid, counted = member.exchange("a"), 0, {"sums": 0, "errors": 0, "callbacks": 0}
     for attempt in range(12):
@@ -251,7 +244,6 @@ class Caller:
             self.stopped = True
 
     def check(self, size: int) -> dict[str, int]:
-        """Check how each operation has ended, and return how many ended how."""
         errors, sums = list(self.refusals), 0
         for work, tensor in self.works:
             try:
@@ -270,7 +262,6 @@ class Caller:
 
 
 def extensions(member: Member) -> None:
-    """A timeout that is extended for a while."""
     member.reconfigure(1, member.exchange("a"))
     member.backend.set_timeout(timedelta(seconds=1))
     c10d._add_ephemeral_timeout_for_all_pgs(timedelta(seconds=60))

@@ -8,8 +8,6 @@ What is wrong on one rank alone the others cannot see. That rank may call again,
 calls something else, all are told, by that operation at the latest.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable, Sequence

@@ -2,8 +2,6 @@
 """Run by test_torch_shared_memory on two or more ranks of one host: tensors in shared memory. The
 bits of training are the same, the memory really lies there, and other ranks map it."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os
@@ -161,7 +159,6 @@ def training() -> None:
 
 
 def as_before() -> None:
-    """What programs do with tensors."""
     too_large = (1 << 44, 1 << 50)
     refusals = [refusal(size) for size in too_large]
     assert "can't allocate memory" in refusals[-1]
@@ -229,7 +226,6 @@ class Overwriting(Dataset):  # type: ignore[type-arg]
 
 
 def loader() -> None:
-    """Forked workers read and overwrite 100 MB."""
     ddl.init(shared_memory="all")
     tensor = torch.zeros(25_000_000)
     assert mapping(tensor.data_ptr())[1]
@@ -252,7 +248,6 @@ def loader() -> None:
 
 
 def death() -> None:
-    """One rank dies in a step, the other goes on alone."""
     ddl.init(shared_memory=True)
     model = DistributedDataParallel(Network(), gradient_as_bucket_view=True, bucket_cap_mb=1)
     train(model)

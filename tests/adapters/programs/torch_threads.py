@@ -7,8 +7,6 @@ NUMBER is this process's, and THREADS the number of threads of each process. The
 process listens at PORT.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -2,8 +2,6 @@
 """Run by test_torch_training on two or more ranks: DistributedDataParallel and its hooks, against
 training with the whole batch in one process."""
 
-from __future__ import annotations
-
 import copy
 
 import torch
@@ -61,7 +59,6 @@ def bits(model: nn.Module) -> torch.Tensor:
 def check(
     what: str, tolerance: float, hook=None, dtype=torch.float32, width=64, unused=False, **options
 ) -> None:
-    """Train on all ranks and alone; the weights must agree within the tolerance."""
     model = Network(width, unused).to(dtype)
     shared = DistributedDataParallel(model, **options)
     alone = copy.deepcopy(model)

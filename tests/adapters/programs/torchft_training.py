@@ -8,8 +8,6 @@ serves the group's store at PORT. A line of FOLDER/commits is "REPLICA RANK STEP
 the committed step, the number of replica groups in it, and a digest of the weights after it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys
@@ -101,7 +99,6 @@ class Replica:
         self.works.append(self.manager.allreduce(parameter.grad))
 
     def loss(self) -> Tensor:
-        """Return the loss of other samples on each rank of each replica."""
         time.sleep(STEP)
         seed = self.manager.current_step() * 1000 + self.replica * 10 + self.rank
         samples = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))

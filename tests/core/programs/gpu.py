@@ -2,8 +2,6 @@
 """One rank: all operations on arrays on a GPU, against the same on the host, bit by bit; and the
 streams that they run in. The GPU is a stand-in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +30,6 @@ def values(count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def uneven(count: int) -> list[int]:
-    """The block of each rank."""
     return [count if r % 2 == 0 else count // 3 for r in range(size)]
 
 
@@ -76,7 +73,6 @@ def host_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def compare(make: Make, count: int, dtype: np.dtype[Any]) -> int:
-    """Run all operations; returns how many results this rank has."""
     compared = 0
     on_host, on_gpu = run_all(count, dtype, host_copy), run_all(count, dtype, make)
     for index, (expected, found) in enumerate(zip(on_host, on_gpu, strict=True)):
@@ -111,7 +107,6 @@ def check_stream_of_arrays(make: Callable[..., GpuArray]) -> None:
 
 
 def check_group(make: Callable[..., GpuArray]) -> None:
-    """A group that is submitted twice, in the stream that fills its arrays."""
     stream = Stream()
     arrays = [make(np.zeros(5000, np.uint32)) for _ in range(12)]
     group = comm.group()

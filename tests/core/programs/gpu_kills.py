@@ -7,8 +7,6 @@ and go on. The GPU is this machine's, or a stand-in.
 FILE gets the time of the kill. Each survivor prints how long after it was told.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

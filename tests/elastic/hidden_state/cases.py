@@ -7,8 +7,6 @@ and where users have reported such a program. A case "may be right" if the job h
 The cases were written before the command.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import os
@@ -55,8 +53,6 @@ def case(name: str, *causes: str, source: str = "", is_right: bool = False) -> A
 
 
 class Samples:
-    """Random images of three classes."""
-
     def __init__(self, count: int = 64) -> None:
         values = np.random.default_rng(3).normal(size=(count, 8))
         self.x = values.astype(np.float32)
@@ -77,7 +73,6 @@ def make_net() -> Any:
 
 
 def train(model: Any, data: Any, after: Any = None, loss: Any = None, **options: Any) -> None:
-    """Train in the usual loop. `after` is called with each step."""
     import torch
 
     import ddl_torch.elastic as elastic
@@ -97,8 +92,6 @@ def train(model: Any, data: Any, after: Any = None, loss: Any = None, **options:
 
 
 class NoisySamples(Samples):
-    """Samples with noise of a NumPy generator that the data set owns."""
-
     def __init__(self) -> None:
         super().__init__()
         self.generator = np.random.default_rng(1)
@@ -160,8 +153,6 @@ def dropout_at_a_step() -> None:
 
 
 class CachingSamples(Samples):
-    """Samples that are augmented when they are first read."""
-
     def __init__(self) -> None:
         super().__init__(24)
         self.cache: dict[int, Any] = {}
@@ -179,8 +170,6 @@ def cache_of_augmented_samples() -> None:
 
 
 class ComposeLikeAlbumentations:
-    """A stand-in for albumentations.Compose: it passes on its own seeded generator."""
-
     def __init__(self, transforms: list[Any], seed: int | None = None) -> None:
         self.transforms = transforms
         self.random_generator = np.random.default_rng(seed)
@@ -194,8 +183,6 @@ class ComposeLikeAlbumentations:
 
 
 class GaussNoiseLikeAlbumentations:
-    """A stand-in for albumentations.GaussNoise."""
-
     def __init__(self, p: float) -> None:
         self.p = p
 
@@ -204,8 +191,6 @@ class GaussNoiseLikeAlbumentations:
 
 
 class AugmentedSamples(Samples):
-    """Samples with a transform."""
-
     def __init__(self, transform: Any) -> None:
         super().__init__()
         self.transform = transform
@@ -378,8 +363,6 @@ def threads_by_cores() -> None:
 
 
 class SeededByName(Samples):
-    """Samples whose noise is seeded by the hash of a name."""
-
     def __getitem__(self, index: int) -> Any:
         noise = np.random.default_rng(hash(f"image{index}") % 2**32).normal(size=8)
         return self.x[index] + noise.astype(np.float32), index % 3
@@ -417,8 +400,6 @@ def position_of_a_reader() -> None:
 
 
 class SeededByTime(Samples):
-    """Samples whose noise is seeded by the clock."""
-
     def __getitem__(self, index: int) -> Any:
         np.random.seed(time.time_ns() % 2**32)
         return self.x[index] + np.random.normal(size=8).astype(np.float32), index % 3
@@ -442,8 +423,6 @@ def plain() -> None:
 
 
 class DecodedSamples(Samples):
-    """Samples that are decoded once: the cache is a function of the index."""
-
     def __init__(self) -> None:
         super().__init__()
         self.cache: dict[int, Any] = {}

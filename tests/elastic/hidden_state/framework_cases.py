@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs with hidden state for Keras and JAX, as in cases.py."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any
@@ -33,7 +31,6 @@ def callback_of_keras() -> None:
 
 @case("metrics of Keras", is_right=True)
 def metrics_of_keras() -> None:
-    """Workers join in the first step of an epoch, too."""
     import keras
 
     import ddl_keras.elastic as elastic

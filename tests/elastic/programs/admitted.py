@@ -4,8 +4,6 @@
 Prints its address, reads those of all as JSON, trains, and prints what has come of it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

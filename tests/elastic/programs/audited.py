@@ -15,8 +15,6 @@ With --killed the given member is killed after three steps, and steps are slow u
 has taken its place.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
@@ -50,7 +48,6 @@ def parse() -> argparse.Namespace:
 
 
 def flip(tensor: torch.Tensor, bit: int) -> None:
-    """Flip one bit of the tensor's first number."""
     tensor.detach().reshape(-1)[:1].view(torch.int32).bitwise_xor_(1 << bit)
 
 

@@ -4,8 +4,6 @@
 ddl elastic run -n 3 --audit 1 audited_jax.py FILE
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -5,8 +5,6 @@ Each line of stdin is a run, as JSON: its options and the program's. A line of s
 code and report, after @.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

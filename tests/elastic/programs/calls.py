@@ -7,8 +7,6 @@ A member of `--kills STEP:MEMBER,...` is killed by itself, from this step on, on
 shares too.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

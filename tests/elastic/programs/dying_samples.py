@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples that kill the process which reads them, in the middle of a job."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of tests of engines: tells its process, and ends when told to."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

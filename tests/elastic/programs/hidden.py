@@ -4,8 +4,6 @@
 In the case `set once`, the state changes after the first step alone, and rank 0 is killed later.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

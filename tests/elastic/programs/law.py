@@ -7,8 +7,6 @@ With --strike rank 0 is killed in step 5. Once a worker has joined in its place 
 the last one of the first workers is killed, too: the final state is the joining worker's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal
@@ -39,8 +37,6 @@ WORKERS = 2
 
 
 class Wide(torch.optim.Optimizer):
-    """Momentum in float64."""
-
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.01})
 

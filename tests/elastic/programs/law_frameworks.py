@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change what workers that join do not have, in the middle of a job: `law_frameworks.py WHAT`."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -2,8 +2,6 @@
 """own_loop.py, whose two workers end some time after their training. A third one makes its job in
 this time."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

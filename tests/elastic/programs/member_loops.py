@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What programs do with an elastic step, for members.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -14,8 +12,6 @@ CLASSES = 10
 
 
 class Transformer(nn.Module):
-    """The rows of an image are its tokens."""
-
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.classify = nn.Linear(8, 16), nn.Linear(16, CLASSES)
@@ -85,7 +81,6 @@ class Loop:
             self._average.update_parameters(self._model)
 
     def state(self) -> dict[str, Any]:
-        """What this has besides the job's state."""
         values = {f"average.{n}": value for n, value in self._average.state_dict().items()}
         values |= {f"scaler.{n}": value for n, value in self._scaler.state_dict().items()}
         return {name: pack(name, value) for name, value in values.items()}

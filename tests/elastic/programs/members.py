@@ -9,8 +9,6 @@ to FOLDER/<case>.<member> line by line, so that the dead ones' lines are there a
 stdout says how each member has ended. This process is the witness of the members' ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -51,8 +49,6 @@ Sample = tuple[torch.Tensor, torch.Tensor, int]
 
 
 class Samples:
-    """Noise, augmented at random, with labels and numbers."""
-
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(1)
         self.images = torch.randn(SAMPLES, 1, 8, 8, generator=generator)
@@ -67,8 +63,6 @@ class Samples:
 
 
 class Stream:
-    """Such samples without an end."""
-
     def __init__(self) -> None:
         self._samples, self._position = Samples(), -1
 
@@ -313,7 +307,6 @@ def read_line(pipe: int) -> bytes:
 
 
 def run(case: dict[str, Any], folder: Path) -> list[int]:
-    """Fork the members, hand their addresses round, and wait for all to end."""
     selector = selectors.PollSelector()
     witness = Witness(selector)
     os.environ["DDL_WITNESS"] = "" if "hosts" in case else witness.name
@@ -339,7 +332,6 @@ def run(case: dict[str, Any], folder: Path) -> list[int]:
 
 
 def wait_for(pids: list[int], selector: selectors.BaseSelector, ends: set[int]) -> list[int]:
-    """The exit codes. As an agent, it kills the members `ends` once all others have ended."""
     codes: dict[int, int] = {}
     files = {member: os.pidfd_open(pid) for member, pid in enumerate(pids)}
 

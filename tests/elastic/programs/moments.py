@@ -7,8 +7,6 @@ one is killed if the file is "always die in MOMENT", and waits for ever if it is
 MOMENT". A file "at MOMENT" lists further files that are made at this moment, and what they say.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -73,7 +71,6 @@ def kind_told(held: Any) -> str:
 
 
 def by_member(moment: str) -> Callable[..., str]:
-    """Of a step of one that does not observe."""
     return lambda held, *_: "no moment" if isinstance(held, observer.ObservedStep) else moment
 
 

@@ -6,8 +6,6 @@ say so, see moments.py. While there is a file "slow", each share takes as many s
 says. With --tell each worker tells of its steps, see steps.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

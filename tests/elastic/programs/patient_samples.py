@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples that take long until there is the file `go` in the working directory."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

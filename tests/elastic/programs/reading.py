@@ -11,8 +11,6 @@ Prints the process ids of its loader processes after the first share, waits for 
 and prints "done" at the end.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import sys

@@ -7,8 +7,6 @@ for a convolutional network with batch norm and dropout, an MLP, attention, and 
 numbers. FRAMEWORK is jax or tensorflow.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -24,7 +22,6 @@ Case = tuple[str, dict[str, Any], Any]
 
 
 def make_cases() -> dict[str, Case]:
-    """The functions' names, their weights and their inputs."""
     random = np.random.default_rng(0)
 
     def make(*shape: int, scale: float = 1.0) -> Any:

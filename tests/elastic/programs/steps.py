@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a job, as its workers tell of them in files: what is committed when, and by whom."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +18,6 @@ def tell(number: int, member: int) -> None:
 
 
 def told(folder: Path) -> dict[int, list[tuple[float, int]]]:
-    """By member, when it has committed which step."""
     found = {}
     for path in folder.glob("steps.*"):
         lines = path.read_text().split("\n")[:-1]  # the last line may be on its way
@@ -30,10 +27,8 @@ def told(folder: Path) -> dict[int, list[tuple[float, int]]]:
 
 
 def last(folder: Path) -> int:
-    """The newest step that anybody has committed; -1: none."""
     return max((pairs[-1][1] for pairs in told(folder).values() if pairs), default=-1)
 
 
 def trainers(folder: Path, since: int) -> list[int]:
-    """The members that have committed a step behind this one."""
     return sorted(m for m, pairs in told(folder).items() if pairs and pairs[-1][1] > since)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train without a loop on samples with hidden state: `strict.py torch|jax [strict]`."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can happen to a member, done by itself at the moment that its case names."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
@@ -30,7 +28,6 @@ CODES = {
 
 
 def strike(how: str, group: Any, target: Any) -> None:
-    """`target`: the member to expel, or the command to run, such as one that cuts a network."""
     own = os.getpid()
     if how == "kill":
         os.kill(own, signal.SIGKILL)
@@ -79,7 +76,6 @@ def strike(how: str, group: Any, target: Any) -> None:
 
 
 def fill(filler: Path) -> None:
-    """A file system, and empty it once a checkpoint has failed, see moments.py."""
     Path("at failed write").write_text('{"failed": ""}')
     try:
         with filler.open("wb", buffering=0) as file:

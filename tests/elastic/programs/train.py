@@ -10,8 +10,6 @@ go on when a worker is reported in this state. Whatever is wrong with a job is p
 "error".
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -65,8 +63,6 @@ class FailingSamples(Samples):
 
 
 class Stream:
-    """The samples without an end."""
-
     def seek(self, position: int) -> None:
         self.position = position
 
@@ -76,7 +72,6 @@ class Stream:
 
 
 def weighted_loss(output: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of those that are no zeros."""
     counted = labels != 0
     return (cross_entropy(output, labels, reduction="none") * counted).sum(), counted.sum()
 
@@ -152,7 +147,6 @@ def make_data(case: dict[str, Any]) -> Any:
 
 
 def make_slow(slow: dict[str, float], shares: dict[str, int]) -> Any:
-    """A loss that takes some members so many seconds longer, perhaps in so many shares only."""
     work, seconds, left = trainer.work, 0.0, math.inf
 
     def work_slowly(spec: Any, *arguments: Any) -> None:
@@ -171,8 +165,6 @@ def make_slow(slow: dict[str, float], shares: dict[str, int]) -> Any:
 
 
 def held_up(loss: Any) -> Any:
-    """While there is a file "slow"."""
-
     def slow_loss(output: torch.Tensor, labels: torch.Tensor) -> Any:
         if Path("slow").exists():
             time.sleep(0.03)

@@ -5,8 +5,6 @@ In a worker of `ddl elastic run` it joins the others, else it starts workers. `k
 that kill themselves in the middle; `patient`: see patient_samples.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -30,7 +28,6 @@ DATA = [
 
 
 def make_state() -> Any:
-    """Of several types, and with a key."""
     first, second, rest = jax.random.split(jax.random.key(2), 3)
     return {
         "first": jax.random.normal(first, (12, 32)) / 4,

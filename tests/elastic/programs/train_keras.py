@@ -4,8 +4,6 @@ JSON; prints what came of it. `kills` members kill themselves in the middle; `pa
 patient_samples.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -26,8 +24,6 @@ Y = (X[:, :1] * 2 + X[:, 1:2] ** 2).astype(np.float32)
 
 
 class Samples(elastic.Arrays):
-    """Kills this process when it is to read another sample, if it is to die."""
-
     def __init__(self, dies: bool, is_patient: bool) -> None:
         super().__init__(X, Y)
         self.dies, self.is_patient, self.read = dies, is_patient, 0
@@ -42,8 +38,6 @@ class Samples(elastic.Arrays):
 
 
 class OwnStep(keras.Sequential):
-    """A model with a loss of its own."""
-
     def compute_loss(self, *arguments: Any, **options: Any) -> Any:
         return super().compute_loss(*arguments, **options) * 1.5
 

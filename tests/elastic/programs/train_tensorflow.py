@@ -3,8 +3,6 @@
 as JSON. `kills` members kill themselves in the middle of a step; `patient`: see patient_samples.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -30,8 +28,6 @@ GENERATOR = tf.random.Generator.from_seed(2)
 
 
 class Network(tf.Module):
-    """With an embedding, a running mean, and a generator."""
-
     def __init__(self) -> None:
         super().__init__()
         start = np.random.default_rng(2)

@@ -3,8 +3,6 @@
 is told of. With `late` member 0 first stops the fork server, which is the witness; its pid is told
 as the address."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

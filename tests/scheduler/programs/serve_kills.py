@@ -7,8 +7,6 @@ one serves to the end. Then no job may be lost, and none may have run twice. Pri
 there were.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os
@@ -33,7 +31,6 @@ AT_ONCE = 4  # points; the jobs mostly wait
 
 
 def submit(path: Path) -> None:
-    """A job that grows once the other one, which is of a higher tier, has ended."""
     store = Store(path)
     store.tenant_put("t")
     for key, steps, spec in (("a", 100, {"max": 2}), ("b", 20, {"max": 1, "tier": 1})):
@@ -78,7 +75,6 @@ def check(path: Path) -> None:
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Its process."""
     child = os.fork()
     if not child:
         try:
@@ -91,7 +87,6 @@ def fork(work: Callable[[], object]) -> int:
 
 
 def end(child: int) -> int:
-    """The exit status, or minus the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

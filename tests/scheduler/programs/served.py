@@ -4,8 +4,6 @@
 Its shares take a while, so that much can happen to it, until there is the file of --go.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

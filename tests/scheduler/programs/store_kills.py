@@ -6,8 +6,6 @@ and another one runs to the end. Then no job may be lost or done twice, and no a
 how many points there were.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
@@ -48,7 +46,6 @@ class Engine:
 
 
 def serve(folder: Path, kill_at: int) -> None:
-    """Run the jobs, the oldest with most slots, and end one after the other."""
     points = itertools.count(1)
 
     def point(_: str = "") -> None:
@@ -92,7 +89,6 @@ def check(folder: Path) -> None:
 
 
 def run(folder: Path, kill_at: int) -> int:
-    """In a process of its own; its exit status, or minus the signal that killed it."""
     child = os.fork()
     if not child:
         try:

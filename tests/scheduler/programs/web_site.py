@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's web app on a real port, with a real store and a pretended cluster."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -115,7 +113,6 @@ class Site:
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> Answer:
-        """With the token of this role. `body` is sent as JSON, `data` as it is."""
         sent = {"authorization": f"Bearer {self.tokens[role]}"} if role else {}
         if body is not None:
             data = json.dumps(body).encode()
@@ -132,7 +129,6 @@ class Site:
                 return Answer(error.code, dict(error.headers), error.read().decode())
 
     def submit(self, role: str = "user", **fields: object) -> int:
-        """A job's number."""
         answer = self.ask("POST", "/v1/jobs", {"command": ["train.py"], **fields}, role=role)
         assert answer.status == 201, answer.text
         return int(answer.json["id"])
