@@ -161,27 +161,27 @@ def test_what_is_read_from_options_and_allocations(
     ("call", "message"),
     [
         *(
-            (lambda text=text: parse_hosts(text, "-H"), "-H .* is not HOST or HOST:RANKS")
+            (lambda text=text: parse_hosts(text, "-H"), "-H .* is not of the form HOST or HOST:RANKS")
             for text in ("", "h1,,h2", "h1:0", "h1:x", "h1:2:3", "-x", "h 1", "h1;rm")
         ),
         (lambda: read_hostfile(written("")), "the file lists no host"),
-        (lambda: read_hostfile(written("h1 slots=two")), "line 1: 'h1 slots=two' is not HOST slot"),
+        (lambda: read_hostfile(written("h1 slots=two")), "line 1: 'h1 slots=two' is not of the form HOST"),
         (lambda: read_hostfile(written("h1\nh2 fast")), "line 2"),
         (lambda: read_hostfile(Path("/nowhere")), "No such file"),
-        (lambda: read_rankfile(written("rank 0=h1\nrank 0=h2")), "line 2: 'rank 0=h2' is not a n"),
-        (lambda: read_rankfile(written("rank 1=h1")), "must be 0, 1, ... without a gap"),
+        (lambda: read_rankfile(written("rank 0=h1\nrank 0=h2")), "line 2: 'rank 0=h2' is not of the form"),
+        (lambda: read_rankfile(written("rank 1=h1")), "must be 0, 1 and so on, without gaps"),
         (
             lambda: read_rankfile(written("rank 0=h1 slot=0:1-3")),
             "slot=0:1-3: write the numbers of the host's cores",
         ),
-        (lambda: read_rankfile(written("0 h1")), "is not a new rank"),
-        (lambda: read_rankfile(written("")), "without a gap"),
+        (lambda: read_rankfile(written("0 h1")), "is not of the form rank N=HOST"),
+        (lambda: read_rankfile(written("")), "without gaps"),
         (lambda: placed("a,b", 3), "-n 3 cannot be divided equally among 2 hosts"),
         (lambda: placed("a,b", 1), "-n 1 cannot be divided equally"),
         (lambda: placed("a:2,b:2", 5), r"-n 5: the hosts have only 4 slots \(a:2, b:2\)"),
         (lambda: placed("a:2,b:4", None, 4), "-accelerators 4: a has only 2 slots"),
         *(
-            (lambda wrong=wrong: parse(["-n", "1", "-x", wrong, "true"]), "is not VAR or VAR=VALUE")
+            (lambda wrong=wrong: parse(["-n", "1", "-x", wrong, "true"]), "is not of the form VAR or VAR=VALUE")
             for wrong in ("=x", "A B=1", "")
         ),
         (lambda: find_allocation({**LSF, "LSB_MCPU_HOSTS": "hostA many"}), "LSB_MCPU_HOSTS"),
@@ -190,7 +190,7 @@ def test_what_is_read_from_options_and_allocations(
         (lambda: mode_option("p:2x3", 4), "-mode p:2x3 is for 6 ranks, but there are 4"),
         (lambda: mode_option("m:2x2", 4), "libddl has no mode m"),
         (lambda: mode_option("c", 4), "libddl has no mode c"),
-        (lambda: mode_option("d", 4), "the numbers are missing"),
+        (lambda: mode_option("d", 4), "requires numbers"),
         (lambda: mode_option("x:4", 4), "-mode x:4: expected A or A:XxY"),
         (lambda: mode_option("d:2x2x1x1x1", 4), "up to four numbers"),
         (lambda: mode_option("d:2x", 4), "expected A or"),
@@ -422,10 +422,10 @@ def test_option_of_another_launcher_is_accepted(words: list[str], name: str, val
         (["--acelerators", "4"], r"did you mean -accelerators\?"),
         (["--node-rank", "1"], "start ddlrun once"),
         (["--node_rank=1"], "start ddlrun once"),
-        (["--rdzv-backend", "c10d"], "omit it: ddlrun connects the ranks"),
-        (["--rdzv_endpoint=h1:29400"], "omit it: ddlrun connects the ranks"),
-        (["--master-addr", "h1"], "omit it: ddlrun connects the ranks"),
-        (["--master_port=29500"], "omit it: ddlrun connects the ranks"),
+        (["--rdzv-backend", "c10d"], "leave it out: ddlrun connects the ranks"),
+        (["--rdzv_endpoint=h1:29400"], "leave it out: ddlrun connects the ranks"),
+        (["--master-addr", "h1"], "leave it out: ddlrun connects the ranks"),
+        (["--master_port=29500"], "leave it out: ddlrun connects the ranks"),
         (["-m", "train.main"], "ddlrun -n N python -m train.main"),
         (["--max-restarts", "3"], "ddl elastic run"),
         (["--min-np", "2"], "ddl elastic run"),

@@ -32,7 +32,7 @@ def test_copies_are_refused(alone: Comm, copied: Callable[[Any], Any], what: str
 
 
 def test_arguments_of_other_types_are_named(alone: Comm) -> None:
-    with pytest.raises(InvalidArgument, match="timeout: 'soon' is not a number of seconds"):
+    with pytest.raises(InvalidArgument, match="timeout is 'soon'; must be a number of seconds"):
         alone.allreduce_async(np.ones(3)).wait("soon")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="secret: 5 is not a str"):
+    with pytest.raises(InvalidArgument, match="secret is 5; must be a str"):
         Endpoint(secret=5)  # type: ignore[arg-type]

@@ -124,11 +124,11 @@ def test_add_ignores_the_mode_of_the_thread() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: Order([0, 2], 2), InvalidArgument, r"owners\[1\]: 2"),
+        (lambda: Order([0, 2], 2), InvalidArgument, r"owners\[1\] is 2"),
         (lambda: Order([], 2), InvalidArgument, "workers"),
         (lambda: Order([0] * 4097, 1), InvalidArgument, "4096"),
-        (lambda: Order([0], 2).parts(2), InvalidArgument, "rank: 2"),
-        (lambda: add(np.empty(2), np.empty(2), np.empty(3)), InvalidArgument, "right: 3 elements"),
+        (lambda: Order([0], 2).parts(2), InvalidArgument, "rank is 2"),
+        (lambda: add(np.empty(2), np.empty(2), np.empty(3)), InvalidArgument, "right has 3 elements"),
         (lambda: add(np.empty(2), np.empty(2), np.empty(2, "f")), InvalidArgument, "float64"),
         (lambda: add(*[np.empty(2, "f2")] * 3), Unsupported, "f16"),
     ],
@@ -142,9 +142,9 @@ def test_wrong_parts(alone: Comm) -> None:
     order, one, out = alone.order([0, 0]), np.ones(3, np.float32), np.empty(3, np.float32)
     for parts, recv, message in [
         ([], out, r"parts has 0 entries, but rank 0 has 1 parts: \[\(0, 2\)\]"),
-        ([np.ones(2, "f")], out, r"parts\[0\]: 2 elements, expected 3"),
+        ([np.ones(2, "f")], out, r"parts\[0\] has 2 elements; must have 3"),
         ([np.ones(3)], out, "dtype float64; must be float32 for a float32 recv"),
-        ([one], np.empty(3, np.float16)[:2], "3 elements, expected 2"),
+        ([one], np.empty(3, np.float16)[:2], "3 elements; must have 2"),
         (
             [np.ones(3, "f2")],
             np.empty(3, "f2"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ddl_core import Config
+from ddl_elastic.base.protocol import ConnectGroup
 from ddl_elastic.step.watchdog import FIRST, STEPS, Lateness, Watchdog
 from ddl_elastic.worker import joining
 
@@ -69,5 +70,5 @@ def test_operations_have_no_other_limit() -> None:
     """The limit of libddl is 30 minutes, and a watchdog may allow more."""
     asked: list[Config] = []
     endpoint = SimpleNamespace(connect=lambda _addresses, _rank, config: asked.append(config))
-    joining.create(endpoint, 0, joining.alone(b"", 0))
+    joining.create(endpoint, 0, ConnectGroup([0], [b""], 0))
     assert asked[0].operation_timeout and asked[0].operation_timeout > 7 * 24 * 3600
