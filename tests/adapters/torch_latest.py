@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -46,6 +46,13 @@ def start(
     )
 
 
+def end(members: Iterable[subprocess.Popen[str]]) -> None:
+    """Kill the members that run, and close the pipes of all."""
+    for member in members:
+        member.kill()
+        member.communicate()
+
+
 @pytest.mark.parametrize("backend", ["ddl", "gloo"])
 @pytest.mark.parametrize("part", ["lives", "arguments", "failures", "concurrent", "extensions"])
 def test_part(store: dist.TCPStore, part: str, backend: str) -> None:
@@ -53,8 +60,7 @@ def test_part(store: dist.TCPStore, part: str, backend: str) -> None:
     try:
         ended = [member.communicate(timeout=LIMIT) for member in members]
     finally:
-        for member in members:
-            member.kill()
+        end(members)
     errors = "\n".join(err for _, err in ended)
     assert [out for out, _ in ended] == ["done\n"] * len(members), errors
 
@@ -67,6 +73,7 @@ def test_kills(store: dist.TCPStore) -> None:
     count, chance = int(os.environ.get("KILLS", str(len(MOMENTS)))), random.Random(7)
     size = 4
     members: dict[int, subprocess.Popen[str]] = {}
+    dead: list[subprocess.Popen[str]] = []
     uuid, current = 0, 0
     times: dict[str, list[float]] = {moment: [] for moment in MOMENTS}
 
@@ -98,6 +105,7 @@ def test_kills(store: dist.TCPStore) -> None:
         assert trained(list(members)) is not None
         for kill in range(count):
             victim, moment = chance.choice(list(members)), MOMENTS[kill % len(MOMENTS)]
+            dead.append(members[victim])
             if moment == "sum":
                 time.sleep(chance.random() * 0.05)
                 begun = time.time()
@@ -122,8 +130,7 @@ def test_kills(store: dist.TCPStore) -> None:
             out, err = member.communicate(timeout=LIMIT)
             assert (member.returncode, out) == (0, "done\n"), err
     finally:
-        for member in members.values():
-            member.kill()
+        end([*dead, *members.values()])
     print(f"\n{count} kills: seconds until the survivors' next sum")
     times["all"] = [each for moment in MOMENTS for each in times[moment]]
     for moment, some in times.items():

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 import torch.distributed as dist
 
 PROGRAM = Path(__file__).parent / "programs" / "torchft_training.py"
 LIGHTHOUSE = ("--min_replicas=1", "--quorum_tick_ms=10", "--heartbeat_timeout_ms=500")
-LIMIT = 120.0
+LIMIT = 600.0
 REPLICAS = 3
 
 
@@ -125,6 +126,24 @@ def test_recovery_after_a_kill(kind: str, tmp_path: Path) -> None:
     different = {key: found for key, found in digests.items() if len(found) > 1}
     assert not different
     assert len({commit.digest for commit in commits if commit.rank == 0}) > 3, "it does not train"
+
+
+def test_process_group_has_its_invariant() -> None:
+    """Set the order of additions of each quorum's group, with an error for an unknown one."""
+    from ddl_core.config import invariant_name
+    from ddl_core.errors import InvalidArgument
+    from ddl_torch.torchft import ProcessGroupDDL
+
+    with pytest.raises(InvalidArgument, match="invariant"):
+        ProcessGroupDDL(invariant="sizes")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group = ProcessGroupDDL(invariant="size")
+    for quorum in range(2):
+        where = f"127.0.0.1:{store.port}/{quorum}"
+        group.configure(where, "replica0", 0, 1, quorum)
+        backend = group._pg._get_backend(torch.device("cpu"))
+        assert invariant_name(backend.invariant) == "size"
+    group.shutdown()
 
 
 SUITE = """\

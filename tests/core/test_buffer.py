@@ -185,7 +185,10 @@ STRIDED = (np.zeros((4, 4), np.float32).T[:, :3], np.zeros(8, np.float32)[::2])
             (np.zeros(4, name), "send has dtype .*; must be one of bool, .*float64")
             for name in ("longdouble", "clongdouble", "datetime64[s]", "S4", "str_")
         ),
-        (Relabelled(np.zeros(4, np.uint8), code=8), "send has DLPack type code 8 with 8 bits; must be"),
+        (
+            Relabelled(np.zeros(4, np.uint8), code=8),
+            "send has DLPack type code 8 with 8 bits; must",
+        ),
         (np.zeros(4, ">f4"), "send has dtype >f4 of foreign byte order"),
         (DLPack(np.zeros(4), device=(8, 1)), "send: .*DLPack device type 8:1, neither"),
         *(

@@ -161,14 +161,14 @@ def test_what_is_read_from_options_and_allocations(
     ("call", "message"),
     [
         *(
-            (lambda text=text: parse_hosts(text, "-H"), "-H .* is not of the form HOST or HOST:RANKS")
+            (lambda text=text: parse_hosts(text, "-H"), "is not of the form HOST or HOST:RANKS")
             for text in ("", "h1,,h2", "h1:0", "h1:x", "h1:2:3", "-x", "h 1", "h1;rm")
         ),
         (lambda: read_hostfile(written("")), "the file lists no host"),
-        (lambda: read_hostfile(written("h1 slots=two")), "line 1: 'h1 slots=two' is not of the form HOST"),
+        (lambda: read_hostfile(written("h1 slots=two")), "line 1: 'h1 slots=two' is not of"),
         (lambda: read_hostfile(written("h1\nh2 fast")), "line 2"),
         (lambda: read_hostfile(Path("/nowhere")), "No such file"),
-        (lambda: read_rankfile(written("rank 0=h1\nrank 0=h2")), "line 2: 'rank 0=h2' is not of the form"),
+        (lambda: read_rankfile(written("rank 0=h1\nrank 0=h2")), "line 2: 'rank 0=h2' is not of"),
         (lambda: read_rankfile(written("rank 1=h1")), "must be 0, 1 and so on, without gaps"),
         (
             lambda: read_rankfile(written("rank 0=h1 slot=0:1-3")),
@@ -181,7 +181,7 @@ def test_what_is_read_from_options_and_allocations(
         (lambda: placed("a:2,b:2", 5), r"-n 5: the hosts have only 4 slots \(a:2, b:2\)"),
         (lambda: placed("a:2,b:4", None, 4), "-accelerators 4: a has only 2 slots"),
         *(
-            (lambda wrong=wrong: parse(["-n", "1", "-x", wrong, "true"]), "is not of the form VAR or VAR=VALUE")
+            (lambda wrong=wrong: parse(["-n", "1", "-x", wrong, "true"]), "is not of the form VAR")
             for wrong in ("=x", "A B=1", "")
         ),
         (lambda: find_allocation({**LSF, "LSB_MCPU_HOSTS": "hostA many"}), "LSB_MCPU_HOSTS"),

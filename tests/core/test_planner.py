@@ -294,7 +294,7 @@ def test_models(name: str) -> None:
         ("", "level: is missing"),
         ("level = 3", "level: must be a list of tables"),
         ("[[level]", "cluster.toml: "),
-        (WIRE.format("a", 2).replace("wire", "rope"), "level[0].kind: 'rope' is not 'shared' or 'wire'"),
+        (WIRE.format("a", 2).replace("wire", "rope"), "level[0].kind: 'rope' is not"),
         (WIRE.format("a", 2) + HOST.format(2), "level[1].kind: only the first"),
         (WIRE.format("a", 0), "level[0].count: 0 is not an integer >= 1"),
         (WIRE.format("a", "true"), "level[0].count: True is not an integer"),

@@ -115,15 +115,15 @@ PYBIND11_MODULE(_ddl_torch, m)
     m.def(
         "join",
         [](const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
-           std::chrono::milliseconds timeout, const std::string &name) {
-            auto group = Group::join(*store, rank, size, timeout, 0);
+           std::chrono::milliseconds timeout, const std::string &name, int invariant) {
+            auto group = Group::join(*store, rank, size, timeout, invariant);
             group->run_callbacks_at_once();
-            return named(
-                c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout, 0), {},
-                name);
+            return named(c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout,
+                                                      invariant),
+                         {}, name);
         },
         no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
-        py::arg("name"));
+        py::arg("name"), py::arg("invariant"));
     m.def(
         "local", [](const BackendPtr &backend) { return ours(backend).local(); }, no_gil(),
         py::arg("backend"));

@@ -236,6 +236,8 @@ bool Work::wait(std::chrono::milliseconds timeout)
     if (work_)
         if (auto use = group_->use())
             group_->completion().poll(); // gives back the queue's reference to the tensors
+    if (!followed_)
+        await_future();
     if (auto failure = exception())
         std::rethrow_exception(failure);
     return true;
@@ -279,29 +281,54 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
     return future_;
 }
 
+// Return the requested future to the one thread that completes it, which is the first to ask; else
+// null.
+c10::intrusive_ptr<c10::ivalue::Future> Work::claim_future()
+{
+    {
+        std::lock_guard<std::mutex> lock(future_mutex_);
+        if (!future_ || future_completed_)
+            return nullptr;
+        future_completed_ = true;
+    }
+    group_->completion().unwatch();
+    return future_;
+}
+
+void Work::complete_claimed(const c10::intrusive_ptr<c10::ivalue::Future> &future)
+{
+    try {
+        at::ThreadLocalStateGuard guard(*future_state_);
+        complete_future(future);
+    } catch (const std::exception &failure) {
+        LOG(ERROR) << "ddl " << name_ << ": a future's callback: " << failure.what();
+    }
+}
+
+// Return when the requested future, if any, is complete. The work has ended.
+void Work::await_future()
+{
+    if (auto future = claim_future()) {
+        complete_claimed(future);
+        return;
+    }
+    std::unique_lock<std::mutex> lock(future_mutex_);
+    auto future = future_;
+    lock.unlock();
+    if (future)
+        future->wait(); // until another thread has completed it, before it runs callbacks
+}
+
 // Handle a work that is submitted and taken from the queue.
 void Work::deliver()
 {
     settle();
     unwatch();
-    c10::intrusive_ptr<c10::ivalue::Future> future;
-    {
-        std::lock_guard<std::mutex> lock(future_mutex_);
-        if (!future_ || future_completed_)
-            return;
-        future_completed_ = true;
-        future = future_;
-    }
-    group_->completion().unwatch();
+    auto future = claim_future();
+    if (!future)
+        return;
     auto self = c10::intrusive_ptr<Work>::reclaim_copy(this);
-    const auto complete = [self, future] {
-        try {
-            at::ThreadLocalStateGuard guard(*self->future_state_);
-            self->complete_future(future);
-        } catch (const std::exception &failure) {
-            LOG(ERROR) << "ddl " << self->name_ << ": a future's callback: " << failure.what();
-        }
-    };
+    const auto complete = [self, future] { self->complete_claimed(future); };
     try {
         Executor::instance().run(complete);
     } catch (const std::system_error &) { // no thread can be started

@@ -55,8 +55,9 @@ using GroupOfCalls = std::unique_ptr<ddl_group, DestroyGroup>;
 //
 // A Work is one ddl_work, either of one call or of a group of calls, which it then owns. The first
 // thread that notices its end settles it exactly once (`settled_`): status, copies into the
-// caller's tensors, c10d's own completion. If a future was requested, the executor completes it
-// after the ddl_work was taken from the completion queue, because its callbacks may block.
+// caller's tensors, c10d's own completion. If a future was requested, a thread that waits for the
+// work completes it, so that it has its value when wait() returns. If none waits, the executor
+// completes it after the ddl_work was taken from the completion queue: its callbacks may block.
 //
 // There are two references: the caller's, and the queue's, which is dropped when the work is taken
 // from the queue. So the tensors outlive the library's use of them even if the caller drops the
@@ -125,7 +126,10 @@ class Work final : public c10d::Work
     std::exception_ptr copy_results();
     void deliver();
     std::vector<at::Tensor> value() const;
+    c10::intrusive_ptr<c10::ivalue::Future> claim_future();
+    void complete_claimed(const c10::intrusive_ptr<c10::ivalue::Future> &future);
     void complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future);
+    void await_future();
 
     const std::shared_ptr<Group> group_;
     const char *const name_;

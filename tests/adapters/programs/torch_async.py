@@ -37,6 +37,13 @@ for work, tensor in [start(100 * number) for number in range(60)]:
     (result,) = work.get_future().wait()
     assert torch.equal(result, torch.full_like(tensor, total))
 
+# A future that was requested before wait() has its value after it, as with Gloo.
+for _ in range(100):
+    work, tensor = start()
+    future = work.get_future()
+    work.wait()
+    assert future.value()[0].data_ptr() == tensor.data_ptr()
+
 # Polling, and nothing else.
 work, tensor = start()
 while not work.is_completed():

@@ -81,7 +81,9 @@ class Replica:
             for parameter, momentum in zip(self.model.parameters(), state["momenta"], strict=True):
                 if momentum is not None:
                     if isinstance(parameter, DTensor):
-                        momentum = DTensor.from_local(momentum, parameter.device_mesh)
+                        momentum = DTensor.from_local(
+                            momentum, parameter.device_mesh, parameter.placements
+                        )
                     self.plain.state[parameter]["momentum_buffer"] = momentum
 
     def commit(self) -> None:
