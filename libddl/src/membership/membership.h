@@ -169,7 +169,7 @@ typedef struct ddl__membership {
     void *context; /* passed to the ports */
     int rank, size;
     int n_late;              /* number of late members */
-    int far_beats;           /* see graph.h */
+    int far_beats;           /* intervals between heartbeats of far members (graph.h) */
     int64_t heartbeat, dead; /* intervals */
     int64_t position_limit;  /* for how long a reported operation is valid */
     bool announced;          /* DEAD was sent to the members */
@@ -183,7 +183,7 @@ typedef struct ddl__membership {
     unsigned char why;      /* ddl__agreement_failure */
     int late_rank;          /* the rank that ddl__agreement_why returns */
     int64_t deadline;       /* the agreement's deadline */
-    int64_t disputed_until; /* see awaits_news in agreement.c; 0: nothing is disputed */
+    int64_t disputed_until; /* until then, evidence may arrive; 0: nothing is disputed */
     uint32_t gathering;     /* the attempt that is being agreed on */
     uint32_t attempt;       /* the last attempt that was agreed on */
     uint32_t created_attempt; /* the attempt whose comm this rank has created; 0: none */

@@ -23,14 +23,14 @@ typedef struct ddl__chunks {
     int64_t rest;  /* elements of the program's call that are not in `call` */
     bool is_whole; /* the only chunk has the layout of the caller's buffers */
 
-    /* is_whole: the used parts of the buffers, in elements; one range if both are one buffer. With
-     * uneven blocks, also the blocks that are copied. */
+    /* If is_whole: the used parts of the buffers, in elements, or one range if both are one buffer.
+     * With uneven blocks, also the blocks that are copied. */
     ddl__share sent, received;
     bool is_one_range;
     const ddl__share *blocks_in, *blocks_out;
     int n_in, n_out;
 
-    /* Not is_whole: */
+    /* If the buffers are cut into several chunks (is_whole is false): */
     int64_t elements; /* elements of a block in each chunk but the last */
     int blocks;       /* blocks in the chunk's memory */
     int recv_block;   /* the first block of the receive buffer in that memory; 0: in place */

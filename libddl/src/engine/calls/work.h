@@ -13,8 +13,8 @@
 #include "plan/plan.h"
 
 typedef struct ddl__engine ddl__engine;
-typedef struct ddl__bundle ddl__bundle; /* see group.h */
-typedef struct ddl_order ddl_order;     /* see ordered.h */
+typedef struct ddl__bundle ddl__bundle; /* defined in group.h */
+typedef struct ddl_order ddl_order;     /* defined in ordered.h */
 
 /* Ties an operation to a device that copies its buffers. The operation starts when the copies are
  * there. A word in memory tells the device when the operation has ended. */

@@ -37,7 +37,7 @@ typedef struct ddl__stream {
     bool waited; /* the current work has waited so long that it is timed */
     ddl__runner runner;
     ddl__plans plans;
-    int64_t segment_bytes, window; /* see ddl__request */
+    int64_t segment_bytes, window; /* the values for ddl__request */
     bool all_shared;
     const ddl__topology *topology;
     const ddl_order *order;      /* the order of the ranks' floats; NULL: any; borrowed */
