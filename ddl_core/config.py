@@ -112,7 +112,7 @@ def _invariant(value: str | None) -> int:
 
 def _wire(value: str | None) -> int:
     if value is not None and value not in WIRES:
-        raise InvalidArgument(f"wire: {value!r} must be one of {', '.join(WIRES)}")
+        raise InvalidArgument(f"wire is {value!r}; must be one of {', '.join(WIRES)}")
     return 0 if value is None else WIRES[value]
 
 

@@ -130,10 +130,10 @@ def _residual(array: Any, buffers: Sequence[Buffer]) -> Buffer | None:
         return None
     buffer = as_buffer(array, "residual", write=True)
     if buffer.contents is not None or not buffers:
-        raise InvalidArgument("residual: must be in host memory, for an operation with arrays")
+        raise InvalidArgument("residual must be in host memory, for an operation with arrays")
     if buffer.dtype.name != "float32" or buffer.count != buffers[0].count:
         raise InvalidArgument(
-            f"residual: {buffer.count} elements of {buffer.dtype.name}; must be"
+            f"residual has {buffer.count} elements of {buffer.dtype.name}; must have"
             f" {buffers[0].count} of float32, as many as send has"
         )
     return buffer

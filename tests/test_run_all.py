@@ -116,7 +116,7 @@ def test_failed_stage_fails_the_run_and_not_the_next_stage(
 
 # A file of tests without the mark `pure` has one of these: a process, a framework, many threads.
 IMPURE = (
-    r"subprocess|Popen|fork|multiprocessing|importorskip|ddlrun|run_program|cuda_standin"
+    r"subprocess|Popen|fork|multiprocessing|importorskip|ddlrun|run_program|run_here|popen|cuda_standin"
     r"|(?:import|from) (?:torch|jax|tensorflow|keras|sphinx|sklearn|bench|starter|clients)\b"
     r"|\b(?:members|Members|jobs|mpi|lab|Lab|server|serving|browser|Run|release_files|snippets)\b"
 )

@@ -315,7 +315,7 @@ def _source(source: int | None, size: int) -> int:
 
 def _tag(name: str, tag: int) -> int:
     if not 0 <= tag < 2**31:
-        raise InvalidArgument(f"{name}: {tag} is not from 0 to {2**31 - 1}")
+        raise InvalidArgument(f"{name} is {tag}; must be from 0 to {2**31 - 1}")
     return int(tag)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 from types import ModuleType
 from typing import Any
 
@@ -44,9 +45,7 @@ def apply(native: ModuleType) -> None:
     if choice == "none":
         return
     if not torch.cuda.device_count():  # with GPUs, NCCL would allocate its buckets differently, too
-        from ddl_core import adapter
-
-        adapter.set_default("DDP_DISABLE_COMM_MEM", "0")
+        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     _open_fully_shard(native)
 
 

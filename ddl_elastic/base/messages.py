@@ -13,7 +13,6 @@ import socket
 import threading
 import zlib
 from collections import deque
-from operator import methodcaller
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -26,8 +25,19 @@ _PLAIN, _LONG = b"M", b"Z"
 _COMPRESSED = 16 << 10  # minimum size in bytes of a message that is compressed
 _LONGEST = 16 << 20  # maximum size in bytes of a decompressed message
 
-_encode = msgspec.msgpack.Encoder(enc_hook=methodcaller("item")).encode  # of NumPy's scalars
 T = TypeVar("T")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of Python for one of a library: of NumPy's scalars, and of a subclass of str,
+    int or float, such as PyTorch's version."""
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return value.item()
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 
 class Message(msgspec.Struct, tag=True, tag_field="message", forbid_unknown_fields=True):

@@ -88,7 +88,7 @@ for move in (lambda each: ddl.broadcast_object(each, root=last), ddl.allgather_o
         raise AssertionError("a lock was sent")
 
 for wrong, said in [
-    (lambda: ddl.attach(stand_in.Solver(0)), "Solver has no add_callback; use ddl_caffe.Solver"),
+    (lambda: ddl.attach(stand_in.Solver(0)), "which has no add_callback; use ddl_caffe.Solver"),
     (lambda: ddl.Solver(object()), "solver is a object, which has neither add_callback"),
     (solver.solve, "step(iterations)"),
     (lambda: ddl.allreduce([1.0]), "array is a list, not a NumPy array"),

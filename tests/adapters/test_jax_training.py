@@ -71,7 +71,7 @@ assert "xf16>" in text
 try:
     ddl.allreduce_gradients(w, compression="f8")
 except InvalidArgument as error:
-    assert "compression: 'f8' must be None, f16 or bf16" in str(error)
+    assert "compression is 'f8'; must be None, f16 or bf16" in str(error)
 else:
     raise AssertionError
 keys = ddl.allgather(jax.random.key_data(ddl.rank_key(jax.random.key(0)))[None])

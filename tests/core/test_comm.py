@@ -20,25 +20,31 @@ from ddl_core.errors import Aborted, Expired, InvalidArgument, InvalidState, Pee
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c, a: c.allreduce(a, op="mean"), "op: 'mean' must be one of sum, average"),
-        (lambda c, a: c.allreduce(a, op=["sum"]), "op: .'sum'. must be one of"),
-        (lambda c, a: c.allreduce(a, a[:3].copy()), "recv: 3 elements, expected 4: like send"),
+        (lambda c, a: c.allreduce(a, op="mean"), "op is 'mean'; must be one of sum, average"),
+        (lambda c, a: c.allreduce(a, op=["sum"]), "op is .'sum'.; must be one of"),
+        (lambda c, a: c.allreduce(a, a[:3].copy()), "recv has 3 elements; must have 4: like send"),
         (lambda c, a: c.allreduce(a, np.zeros(4)), "recv has dtype float64, but send has float32"),
         (lambda c, a: c.allreduce(a.astype(object)), "send has dtype object; must be one of"),
         (lambda c, a: c.allreduce(a[::2]), "send: .*not C-contiguous"),
-        (lambda c, a: c.allreduce(a, timeout=0), "timeout: 0 is not a positive number"),
-        (lambda c, a: c.allreduce(a, timeout="1m"), "timeout: '1m' is not a number"),
-        (lambda c, a: c.reduce_scatter(a, np.zeros(3, "f4")), "send: 4 elements, expected 6: 2"),
+        (lambda c, a: c.allreduce(a, timeout=0), "timeout is 0; must be a positive number"),
+        (lambda c, a: c.allreduce(a, timeout="1m"), "timeout is '1m'; must be a number"),
+        (
+            lambda c, a: c.reduce_scatter(a, np.zeros(3, "f4")),
+            "send has 4 elements; must have 6: 2",
+        ),
         (
             lambda c, a: c.reduce_scatter(a[:3]),
             "send has 3 elements, which cannot be divided into 2",
         ),
-        (lambda c, a: c.allgather(a, np.zeros(4, "f4")), "recv: 4 elements, expected 8: 2 blocks"),
+        (
+            lambda c, a: c.allgather(a, np.zeros(4, "f4")),
+            "recv has 4 elements; must have 8: 2 blocks",
+        ),
         (lambda c, a: c.allgather(a[:1]), "send has 1 elements, which cannot be divided into 2"),
-        (lambda c, a: c.broadcast(a, 2), "root: 2 is not from 0 to 1"),
-        (lambda c, a: c.broadcast(a, -1), "root: -1 is not from 0 to 1"),
-        (lambda c, a: c.broadcast(a, 2**40), "root: 1099511627776 is not from 0 to 1"),
-        (lambda c, a: c.broadcast(a, "0"), "root: '0' is not an integer"),
+        (lambda c, a: c.broadcast(a, 2), "root is 2; must be from 0 to 1"),
+        (lambda c, a: c.broadcast(a, -1), "root is -1; must be from 0 to 1"),
+        (lambda c, a: c.broadcast(a, 2**40), "root is 1099511627776; must be from 0 to 1"),
+        (lambda c, a: c.broadcast(a, "0"), "root is '0'; must be an integer"),
         (lambda c, a: c.broadcast(bytes(4)), "array: bytes is read-only"),
         (lambda c, a: c.allreduce(a[:3], a[1:]), "send and recv overlap"),
         (lambda c, a: c.allreduce_async(a[:3], a[1:]), "send and recv overlap"),
@@ -60,13 +66,13 @@ def test_refused_calls_change_nothing(
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (Config(links=["udp"]), "links: .'udp'. must be one or more of inproc, shm, tcp"),
-        (Config(links=[]), "links: .. must be one or more"),
-        (Config(timeout=-1), "timeout: -1 is not a positive"),
-        (Config(timeout=float("nan")), "timeout: nan is not a positive"),
-        (Config(operation_timeout=0), "operation_timeout: 0 is not"),
-        (Config(tag=-1), "tag: -1 is not from 0"),
-        (Config(epoch=2**64), "epoch: 18446744073709551616 is not from"),
+        (Config(links=["udp"]), "links is .'udp'.; must be one or more of inproc, shm, tcp"),
+        (Config(links=[]), "links is ..; must be one or more"),
+        (Config(timeout=-1), "timeout is -1; must be a positive"),
+        (Config(timeout=float("nan")), "timeout is nan; must be a positive"),
+        (Config(operation_timeout=0), "operation_timeout is 0; must"),
+        (Config(tag=-1), "tag is -1; must be from 0"),
+        (Config(epoch=2**64), "epoch is 18446744073709551616; must be from"),
         (Config(segment_bytes=2**40), "segment_bytes is 1099511627776"),
     ],
 )
@@ -81,8 +87,8 @@ def test_bad_config_is_refused(config: Config, message: str) -> None:
 @pytest.mark.parametrize(
     ("addresses", "rank", "message"),
     [
-        (lambda own: [own], 1, "rank: 1 is not from 0 to 0"),
-        (lambda own: [own], -1, "rank: -1 is not from 0 to 0"),
+        (lambda own: [own], 1, "rank is 1; must be from 0 to 0"),
+        (lambda own: [own], -1, "rank is -1; must be from 0 to 0"),
         (lambda own: [], 0, "size is 0"),
         (lambda own: [b"nonsense"], 0, "not a libddl address"),
         (lambda own: [own[:-1]], 0, "address"),
@@ -100,8 +106,8 @@ def test_bad_address_list_is_refused(addresses: Any, rank: int, message: str) ->
         ("tcp://127.0.0.1", 0, 2, "tcp://127.0.0.1"),
         ("tcp://127.0.0.1:70000", 0, 2, "70000"),
         ("tcp://127.0.0.1:29999", 2, 2, "rank is 2 and size is 2"),
-        ("tcp://127.0.0.1:29999", -2, 2, "rank: -2"),
-        ("tcp://127.0.0.1:29999", 0, -1, "size: -1"),
+        ("tcp://127.0.0.1:29999", -2, 2, "rank is -2"),
+        ("tcp://127.0.0.1:29999", 0, -1, "size is -1"),
     ],
 )
 def test_bad_rendezvous_is_refused(url: str, rank: int, size: int, message: str) -> None:
@@ -115,7 +121,7 @@ def test_host_that_is_none_of_ours_is_refused() -> None:
 
 
 def test_interfaces_and_ports_that_are_none_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match='"nonesuch"; there are'):
+    with pytest.raises(InvalidArgument, match='"nonesuch"; this host has'):
         Endpoint(interfaces="nonesuch")
     with pytest.raises(InvalidArgument, match="20000-20100"):
         Endpoint(ports="many")

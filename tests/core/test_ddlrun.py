@@ -364,7 +364,9 @@ def test_option_after_the_program_is_explained(cli: Run, tmp_path: Path, option:
     ended = cli("-n", "2", "program.py", option)
     assert ended.code == 2
     name = option.partition("=")[0]
-    assert ended.err.splitlines()[-1].startswith(f"ddlrun: {name} {MISPLACED}")
+    assert ended.err.splitlines()[-1].startswith(
+        f"ddlrun: ddlrun passed {name} to the program, because it {MISPLACED}"
+    )
 
 
 @pytest.mark.parametrize(

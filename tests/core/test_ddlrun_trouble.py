@@ -112,7 +112,7 @@ sys.exit(cli.main(sys.argv[1:]))
     command = [sys.executable, launch, "-n", "2", "--grace", "0.5", program]
     ended = run_here(command)
     assert ended.code == 5
-    assert "rank 1 on " in ended.err and "cannot be killed: leaving it" in ended.err
+    assert "rank 1 on " in ended.err and "cannot be killed; it keeps running" in ended.err
 
 
 def test_lost_reports_name_nobody() -> None:
@@ -162,7 +162,7 @@ def test_files_of_the_user_are_kept(run_here: Run, submitted: list[str], tmp_pat
     script.write_text(script.read_text() + "# changed\n")
     refused = run()
     assert refused.code == 2
-    assert "true.pbs exists and was changed" in refused.err
+    assert "true.pbs already exists, and was changed" in refused.err
     assert script.read_text().endswith("# changed\n")
 
 

@@ -75,7 +75,7 @@ def test_how_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "word"),
     [
-        ("DDL_INTERFACES", "nothere", "there are "),
+        ("DDL_INTERFACES", "nothere", "this host has "),
         ("DDL_RANK", "x", "DDL_RANK"),
         ("DDL_METRICS_PORT", "x", "DDL_METRICS_PORT"),
     ],

@@ -52,7 +52,7 @@ refused(InvalidArgument, "dst is on a GPU, but add takes only arrays in host mem
 refused(InvalidArgument, "stream is set, but the arrays are in host memory",
         lambda: comm.allreduce(host, stream=1))
 for wrong in ("1", -1, True, 1.5):
-    refused(InvalidArgument, "stream: .* is not a CUDA stream",
+    refused(InvalidArgument, "stream is .*, which is not a CUDA stream",
             lambda: comm.allreduce(gpu, stream=wrong))
 refused(Unsupported, "which named operations do not support", lambda: comm.allreduce(gpu, name="a"))
 refused(Unsupported, "which messages do not support", lambda: comm.send(gpu, 0))

@@ -123,6 +123,6 @@ def test_limits_must_fit_together() -> None:
     with (
         Endpoint(secret="test") as a,
         Endpoint(secret="test") as b,
-        pytest.raises(errors.InvalidArgument, match="at least 3 heartbeats"),
+        pytest.raises(errors.InvalidArgument, match="at least 3 times heartbeat_ms"),
     ):
         join([a, b], Config(heartbeat=1, dead=2))

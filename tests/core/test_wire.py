@@ -29,7 +29,9 @@ def test_errors_do_not_accumulate() -> None:
         for _ in range(CALLS):
             total += comm.allreduce(given[rank], result, op="average", residual=lost)
         left = comm.allreduce(lost.astype("d"))
-        with pytest.raises(InvalidArgument, match="residual: 5 elements of float32; must be 10000"):
+        with pytest.raises(
+            InvalidArgument, match="residual has 5 elements of float32; must have 1"
+        ):
             comm.allreduce(given[rank], result, residual=lost[:5])
         with pytest.raises(InvalidArgument, match=r"options\.residual is set"):
             comm.allreduce(given[rank], result, op="max", residual=lost)
@@ -43,7 +45,7 @@ def test_errors_do_not_accumulate() -> None:
 
 
 def test_setting() -> None:
-    with pytest.raises(InvalidArgument, match="wire: 'int2' must be one of f32, int8, int4"):
+    with pytest.raises(InvalidArgument, match="wire is 'int2'; must be one of f32, int8, int4"):
         Config(wire="int2").fields()
     both = Config(wire="int8", invariant="size")
     with Endpoint() as one, pytest.raises(InvalidArgument, match="the wire format is int8, set"):

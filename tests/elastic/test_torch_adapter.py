@@ -331,7 +331,7 @@ def test_what_schedules_hold_travels(value: Any) -> None:
 
 
 def test_what_has_no_place_in_a_state_is_named() -> None:
-    with pytest.raises(TypeError, match=r"also.schedule.base: \{1\} cannot be part of .* Counters"):
+    with pytest.raises(TypeError, match=r"also.schedule.base: \{1\} cannot be part of .* Counter"):
         pack("also.schedule.base", {1})
 
 

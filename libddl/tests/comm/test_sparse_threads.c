@@ -126,7 +126,7 @@ static void *find_difference(void *argument)
     ddl_comm *comm;
     ddl_status status = create(self, &comm);
     REFUSED(status, DDL_EINVAL, "rank 9 on ");
-    atomic_fetch_add(&named, strstr(ddl_last_error(), "uses shared memory and ") != NULL);
+    atomic_fetch_add(&named, strstr(ddl_last_error(), "uses shared memory, but ") != NULL);
     return NULL;
 }
 

@@ -322,12 +322,12 @@ static void contexts(ddl_comm *comm)
     CU(cuDevicePrimaryCtxRetain(&second, 1));
     CU(cuCtxSetCurrent(second));
     ddl_options options = on_device;
-    REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "of another CUDA context");
+    REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "another CUDA context");
     options.stream = device_stream();
     other = device_alloc(sizeof words);
     CU(cuCtxSetCurrent(first));
     REFUSED(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &options, NULL), DDL_EINVAL,
-            "of another CUDA context");
+            "another CUDA context");
     REFUSED(ddl_allreduce(comm, NULL, other, 4, DDL_U32, DDL_SUM, &on_device, NULL), DDL_EINVAL,
             "is on GPU 1, but this comm uses GPU 0");
     OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &on_device, NULL));

@@ -91,9 +91,9 @@ static void test_select_refused(void)
     static const struct {
         const char *filter, *words;
     } cases[] = {
-        {"wlan", "\"wlan\"; there are lo 127.0.0.1, lo ::1, eth0 10.1.0.5"},
-        {"10.3.0.0/16", "there are"},
-        {"eth0,^eth", "there are"},
+        {"wlan", "\"wlan\"; this host has lo 127.0.0.1, lo ::1, eth0 10.1.0.5"},
+        {"10.3.0.0/16", "this host has"},
+        {"eth0,^eth", "this host has"},
         {"10.1.0.0/33", "\"10.1.0.0/33\" is neither"},
         {"10.1.0.0/", "\"10.1.0.0/\" is neither"},
         {"10.1/16", "\"10.1/16\" is neither"},

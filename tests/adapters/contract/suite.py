@@ -263,12 +263,12 @@ def check_refused_arguments(ranks: Ranks) -> None:
     ddl, size = ranks.ddl, ranks.size
     ones = ranks.shim.array(np.ones(size + 1, np.float32))
     refused(
-        InvalidArgument, ["op: 'mean' must be one of sum, average"], ddl.allreduce, ones, "mean"
+        InvalidArgument, ["op is 'mean'; must be one of sum, average"], ddl.allreduce, ones, "mean"
     )
-    refused(InvalidArgument, ["op: 'mean'"], ddl.grouped_allreduce, [ones], "mean")
-    refused(InvalidArgument, ["op: 'mean'"], ddl.reduce_scatter, ones, "mean")
+    refused(InvalidArgument, ["op is 'mean'"], ddl.grouped_allreduce, [ones], "mean")
+    refused(InvalidArgument, ["op is 'mean'"], ddl.reduce_scatter, ones, "mean")
     for root in (-1, size):
-        refused(InvalidArgument, [f"root: {root} is not a rank"], ddl.broadcast, ones, root)
+        refused(InvalidArgument, [f"root is {root}; must be"], ddl.broadcast, ones, root)
     for function in (ddl.reduce_scatter, ddl.alltoall):
         refused(InvalidArgument, [f"({size + 1},) is not a multiple of {size}"], function, ones)
         scalar = ranks.shim.array(np.ones((), np.float32))

@@ -81,18 +81,18 @@ same(jax.vmap(lambda x: ddl.allreduce_parts(x, 1), in_axes=1)(one), operand(0, S
 
 for error, text, operands, workers, op in (
     (InvalidArgument, f"rank {rank} has {end - first} workers", own[1:], WORKERS, "sum"),
-    (InvalidArgument, "workers: 0 is not from 1 to 4096", own, 0, "sum"),
+    (InvalidArgument, "workers is 0; must be from 1 to 4096", own, 0, "sum"),
     (InvalidArgument, "has no dimension", jnp.ones(()), WORKERS, "sum"),
-    (InvalidArgument, "op: 'mean' must be one of sum", own, WORKERS, "mean"),
-    (Unsupported, "op: max of float32; must be sum or average", own, WORKERS, "max"),
-    (Unsupported, "op: sum of bool", own > 0, WORKERS, "sum"),
+    (InvalidArgument, "op is 'mean'; must be one of sum", own, WORKERS, "mean"),
+    (Unsupported, "op is max of float32; must be sum or average", own, WORKERS, "max"),
+    (Unsupported, "op is sum of bool", own > 0, WORKERS, "sum"),
 ):
     refused(error, text, ddl.allreduce_parts, operands, workers, op)
 uneven = jnp.ones((end - first, size + 1))
 refused(InvalidArgument, "multiple of", ddl.reduce_scatter_parts, uneven, WORKERS)
 gradient = jax.grad(lambda x: ddl.allreduce_parts(x, WORKERS).sum())
 refused(NotImplementedError, "ddl_add", gradient, jnp.ones((end - first, 2)))
-refused(InvalidArgument, "invariant: 'sizes' must be", ddl.split, 0, invariant="sizes")
+refused(InvalidArgument, "invariant is 'sizes'; must be", ddl.split, 0, invariant="sizes")
 
 settings = ("size", "ranks:8") if rank else ("ranks:8", "size")
 text = f"DDL_INVARIANT is {settings[0]} on rank {rank} "

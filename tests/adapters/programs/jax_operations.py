@@ -418,9 +418,9 @@ refused(
     jax.grad(lambda v: ddl.allreduce(v, "max").sum()),
     x,
 )
-refused(InvalidArgument, "op: 'mean'", jax.jit(lambda v: ddl.allreduce(v, "mean")), x)
-refused(InvalidArgument, f"dest: {size} is not a rank", ddl.send, x, size)
-refused(InvalidArgument, "tag: -1", ddl.send, x, 0, -1)
+refused(InvalidArgument, "op is 'mean'", jax.jit(lambda v: ddl.allreduce(v, "mean")), x)
+refused(InvalidArgument, f"dest is {size}; must be", ddl.send, x, size)
+refused(InvalidArgument, "tag is -1", ddl.send, x, 0, -1)
 refused(InvalidArgument, "dtype int4", ddl.allreduce, jnp.ones(2, jnp.int4))
 refused(InvalidArgument, "like has type int32", lambda: ddl.sendrecv(x, 0, 0, like=np.int32(1)))
 large_number = 2**40 + rank

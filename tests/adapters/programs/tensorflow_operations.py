@@ -25,14 +25,14 @@ def same(result, expected) -> None:
 native = "interpreted" not in sys.argv
 tf.get_logger().setLevel("ERROR")  # it warns of tracing often
 refused(InvalidState, "call ddl_tensorflow.init() first", ddl.rank)
-refused(InvalidArgument, "timeout: -1", ddl.init, timeout=-1)
+refused(InvalidArgument, "timeout is -1", ddl.init, timeout=-1)
 ddl.shutdown()
 ddl.init(timeout=60)
 rank, size = ddl.rank(), ddl.size()
 total = size * (size + 1) // 2
 assert (ddl.local_rank(), ddl.local_size()) == (rank, size)
 assert not ddl_core.is_initialized()  # the way in is closed again
-refused(InvalidState, f"already initialized, as rank {rank} of {size}", ddl.init)
+refused(InvalidState, f"initialized already, as rank {rank} of {size}", ddl.init)
 
 TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 half bfloat16 float32 float64"
 TYPES += " complex64 complex128"
@@ -196,23 +196,23 @@ for given, said in (
     (object(), "is a object, which cannot be converted"),
 ):
     for function in (ddl.allgather, tf.function(ddl.alltoall, autograph=False)):
-        refused(ValueError, f"tensor: {said}", function, given)
-    refused(ValueError, f"tensors[1]: {said}", ddl.grouped_allreduce, [one, given])
+        refused(ValueError, f"tensor {said}", function, given)
+    refused(ValueError, f"tensors[1] {said}", ddl.grouped_allreduce, [one, given])
 refused(ValueError, "gradients[1] is a RaggedTensor", ddl.allreduce_gradients, [one, ragged])
 refused(ValueError, "variables[0] is a ndarray", ddl.broadcast_parameters, [np.ones(1)])
 assert ddl.allreduce([1, 2]).numpy().tolist() == [size, 2 * size]
 assert ddl.allreduce(np.ones(2, "f")).numpy().tolist() == [size] * 2
-refused(InvalidArgument, "op: None must be one of", ddl.allreduce, one, None)
-refused(InvalidArgument, "op: ['sum'] must be one of", ddl.allreduce, one, ["sum"])
-refused(InvalidArgument, "root: 'all' is not a rank", ddl.broadcast, one, "all")
-refused(InvalidArgument, "root: 0.5 is not a rank", ddl.broadcast, one, 0.5)
-refused(InvalidArgument, "name: 5 is not a str", ddl.allreduce, one, "sum", 5)
+refused(InvalidArgument, "op is None; must be one of", ddl.allreduce, one, None)
+refused(InvalidArgument, "op is ['sum']; must be one of", ddl.allreduce, one, ["sum"])
+refused(InvalidArgument, "root is 'all'; must be", ddl.broadcast, one, "all")
+refused(InvalidArgument, "root is 0.5; must be", ddl.broadcast, one, 0.5)
+refused(InvalidArgument, "name is 5; must be a str", ddl.allreduce, one, "sum", 5)
 refused(InvalidArgument, "rows is 3; must have one number for each", ddl.allgather, one, 3)
-refused(InvalidArgument, "rows: [1.5", ddl.allgather, one, [1.5] * size)
-refused(InvalidArgument, "sent_rows: is a tensor of float32", ddl.alltoall, one, tf.ones(size))
-refused(InvalidArgument, f"rows: is {rank + 1} for this rank", ddl.allgather, tf.ones(9), rows)
-refused(InvalidArgument, "is not one number for each of", ddl.allgather, tf.ones(9), [9] * 9)
-refused(InvalidArgument, "sent_rows: the sum is", ddl.alltoall, tf.ones(5 * size), [1] * size)
+refused(InvalidArgument, "rows is [1.5", ddl.allgather, one, [1.5] * size)
+refused(InvalidArgument, "sent_rows is a tensor of float32", ddl.alltoall, one, tf.ones(size))
+refused(InvalidArgument, f"rows is {rank + 1} for this rank", ddl.allgather, tf.ones(9), rows)
+refused(InvalidArgument, "must have one number for each of", ddl.allgather, tf.ones(9), [9] * 9)
+refused(InvalidArgument, "sent_rows has the sum", ddl.alltoall, tf.ones(5 * size), [1] * size)
 if size > 1:
     traced = tf.function(ddl.alltoall, autograph=False).get_concrete_function
     refused(InvalidArgument, "is not a multiple of", traced, tf.ones(size + 1))

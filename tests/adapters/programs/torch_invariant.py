@@ -18,7 +18,7 @@ from ddl_core.errors import InvalidArgument
 WORKERS, SLICES = 8, 8
 SHAPE = (24, 5000)  # rows for each of 2, 3 and 4 ranks
 
-refused(InvalidArgument, "invariant: 'sizes' must be", ddl_torch.Options, invariant="sizes")
+refused(InvalidArgument, "invariant is 'sizes'; must be", ddl_torch.Options, invariant="sizes")
 dist.init_process_group("ddl", timeout=timedelta(seconds=60))
 rank, size = dist.get_rank(), dist.get_world_size()
 first, end = rank * WORKERS // size, (rank + 1) * WORKERS // size
@@ -100,9 +100,9 @@ text = "reduce_scatter_parts of ddl_torch"
 refused(ValueError, text, dist.reduce_scatter, block, blocks, group=by_ranks)
 for error, text, operands, workers, op in (
     (InvalidArgument, f"rank {rank} has {end - first} workers", own[1:], WORKERS, "sum"),
-    (InvalidArgument, "workers: 0 is not from 1 to 4096", own, 0, "sum"),
+    (InvalidArgument, "workers is 0; must be from 1 to 4096", own, 0, "sum"),
     (InvalidArgument, "has no dimension", torch.ones(()), WORKERS, "sum"),
-    (InvalidArgument, "op: 'mean' must be one of sum", own, WORKERS, "mean"),
+    (InvalidArgument, "op is 'mean'; must be one of sum", own, WORKERS, "mean"),
     (NotImplementedError, "must be DDL_SUM or DDL_AVERAGE for an ordered sum", own, WORKERS, "max"),
     (NotImplementedError, "has no gradient", own.clone().requires_grad_(), WORKERS, "sum"),
     (TypeError, "operands has type list", [plain], WORKERS, "sum"),

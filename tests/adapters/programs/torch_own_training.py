@@ -114,15 +114,15 @@ assert torch.allclose(table.weight, wanted)
 # Calls in a wrong order.
 model = network()
 plain = sgd(model)
-refused(InvalidArgument, "op: 'max'", ddl.DistributedOptimizer, plain, op="max")
+refused(InvalidArgument, "op is 'max'", ddl.DistributedOptimizer, plain, op="max")
 refused(
     InvalidArgument,
-    "backward_passes_per_step: 0",
+    "backward_passes_per_step is 0",
     ddl.DistributedOptimizer,
     plain,
     backward_passes_per_step=0,
 )
-refused(InvalidArgument, "compression: 'zip'", ddl.DistributedOptimizer, plain, compression="zip")
+refused(InvalidArgument, "compression is 'zip'", ddl.DistributedOptimizer, plain, compression="zip")
 optimizer = ddl.DistributedOptimizer(plain)
 refused(InvalidArgument, "is already a DistributedOptimizer", ddl.DistributedOptimizer, plain)
 model(images[0]).sum().backward()
@@ -213,7 +213,7 @@ total = size * (size + 1) / 2
 assert abs(average["loss"] - sum(r * (r + 1) for r in range(size)) / total) < 1e-12
 assert abs(average["accuracy"] - 0.5) < 1e-12
 assert ddl.average_metrics({"x": 1.0}, weight=0) == {"x": 0.0}
-refused(InvalidArgument, "weight: -1", ddl.average_metrics, {}, -1)
+refused(InvalidArgument, "weight is -1", ddl.average_metrics, {}, -1)
 warnings.filterwarnings("ignore", "Detected call of")
 optimizer = sgd(network())
 schedule = ddl.scaled_warmup(optimizer, 4, scale=8, after=lambda step: 0.5**step)
@@ -225,7 +225,7 @@ for _ in range(7):
 assert torch.allclose(torch.tensor(rates), torch.tensor([1, 2.75, 4.5, 6.25, 8, 4, 2]) * 0.1)
 schedule = ddl.scaled_warmup(sgd(network()), 0)
 assert schedule.get_last_lr() == [0.1 * size]
-refused(InvalidArgument, "steps: -1", ddl.scaled_warmup, optimizer, -1)
+refused(InvalidArgument, "steps is -1", ddl.scaled_warmup, optimizer, -1)
 
 ddl.shutdown()
 assert not dist.is_initialized()
