@@ -204,7 +204,7 @@ begin = 0 if rank == 0 else 3 + 10 * (rank - 1)
 torch.testing.assert_close(result, nn.BatchNorm1d(4)(rest)[begin : begin + len(mine)])
 half = ddl.SyncBatchNorm(4)(uneven[rank::size].bfloat16())
 assert half.dtype == torch.bfloat16
-refused(ValueError, "the input has 1 dimensions", ddl.SyncBatchNorm(4), torch.ones(4))
+refused(ValueError, "input has 1 dimensions", ddl.SyncBatchNorm(4), torch.ones(4))
 
 # ---- metrics, and the learning rate ----
 
