@@ -157,11 +157,6 @@ def job(config: Config) -> Iterator[Comm]:
             ddl_core.finalize()
 
 
-def set_default(variable: str, value: str) -> None:
-    """Set an environment variable that the framework reads, unless it is set."""
-    os.environ.setdefault(variable, value)
-
-
 def horovod_timeline() -> str:
     """Return the file that HOROVOD_TIMELINE names, or "" if it is not set or is "DYNAMIC"."""
     path = os.environ.get("HOROVOD_TIMELINE", "")

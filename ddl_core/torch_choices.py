@@ -21,6 +21,12 @@ def shared(env: Mapping[str, str] = os.environ) -> str:
     return _SHARED[text]
 
 
+def let_groups_allocate() -> None:
+    """Let DistributedDataParallel take its buckets from the process group, unless the user has set
+    PyTorch's variable."""
+    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+
+
 def served_backend(env: Mapping[str, str] = os.environ) -> str:
     """Return DDL_TORCH_SERVE: the backend of PyTorch that ddl replaces, "gloo"; or "". Raises
     InvalidArgument for another value."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import os
 from types import ModuleType
 from typing import Any
 
@@ -45,7 +44,7 @@ def apply(native: ModuleType) -> None:
     if choice == "none":
         return
     if not torch.cuda.device_count():  # with GPUs, NCCL would allocate its buckets differently, too
-        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+        torch_choices.let_groups_allocate()
     _open_fully_shard(native)
 
 

@@ -230,7 +230,7 @@ def test_command_line() -> None:
     [
         (["up", "0"], "'0' is not an integer >= 1"),
         (["up", "2", "--rate", "fast"], "'fast' is not a rate"),
-        (["up", "1000"], "a lab has 1 to 128 hosts"),
+        (["up", "1000"], "must be 1 to 128 hosts"),
         (["exec", "h1"], "COMMAND is missing"),
         (["cut", "h1"], "does not exist"),
     ],
