@@ -48,7 +48,7 @@ def init(
     try:
         if _comm is not None and not _comm.closed:
             raise InvalidState(
-                f"already initialized, as rank {_comm.rank} of {_comm.size} ({_launched.launcher});"
+                f"initialized already, as rank {_comm.rank} of {_comm.size} ({_launched.launcher});"
                 " call ddl_core.finalize() first"
             )
         _comm = None

@@ -18,7 +18,10 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 HELLO, OUT, ERR, ENDED, TAKEN, REPORT = b"H", b"O", b"E", b"X", b"T", b"R"  # sent by a rank
 NONCE, GO, SIGNAL, INPUT, FINISH = b"N", b"G", b"S", b"I", b"B"  # sent by ddlrun
@@ -82,9 +85,9 @@ FROM_RANK: Mapping[bytes, type] = {
 TO_RANK: Mapping[bytes, type] = dict.fromkeys((NONCE, GO, SIGNAL, INPUT, FINISH, WITNESSED), bytes)
 
 
-def encode(message: object) -> bytes:
+def encode(message: DataclassInstance) -> bytes:
     """Return the bytes that `decode` reads."""
-    return json.dumps(asdict(message)).encode()  # type: ignore[call-overload]
+    return json.dumps(asdict(message)).encode()
 
 
 def decode(types: Mapping[bytes, type], kind: bytes, data: bytes) -> Any:

@@ -104,6 +104,15 @@ def run(
 Run = Callable[..., Finished]
 
 
+def program_cases(programs: Mapping[tuple[str, int], str], quick: set[str]) -> list[Any]:
+    """Return the parameters of a test of programs by name and number of ranks. Those that are not
+    quick are slow tests."""
+    return [
+        pytest.param(name, size, program, marks=[] if name in quick else pytest.mark.slow)
+        for (name, size), program in programs.items()
+    ]
+
+
 def popen(
     command: Sequence[object], *, cwd: Path, env: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[str]:

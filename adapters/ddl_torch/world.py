@@ -73,12 +73,12 @@ def init(
         name = dist.get_backend()
         if not is_ddl(dist.group.WORLD):
             raise adapter().InvalidState(
-                f"torch.distributed is already initialized, with the backend {name};"
+                f"torch.distributed is initialized already, with the backend {name};"
                 ' initialize it with "ddl", or leave it to ddl_torch.init()'
             )
         if invariant is not None:
             raise adapter().InvalidArgument(
-                f"invariant is {invariant!r}, but torch.distributed is already initialized; pass"
+                f"invariant is {invariant!r}, but torch.distributed is initialized already; pass"
                 f" pg_options=ddl_torch.Options(invariant={invariant!r}) to init_process_group"
             )
         _group, _ours = dist.group.WORLD, False

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from conftest import Run, program_cases
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("there is no jax", allow_module_level=True)
@@ -151,15 +151,9 @@ assert 200 < made < 1000, made
 QUICK = {"operation_that_expires", "too_many_communicators"}
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        pytest.param(*case, marks=[] if case[0] in QUICK else pytest.mark.slow)
-        for case in PROGRAMS_OF_RANKS
-    ],
-)
-def test_each_rank_ends_well(ranks: Run, name: str, size: int) -> None:
-    for ended in ranks(size, PROGRAMS_OF_RANKS[name, size]):
+@pytest.mark.parametrize(("name", "size", "program"), program_cases(PROGRAMS_OF_RANKS, QUICK))
+def test_each_rank_ends_well(ranks: Run, name: str, size: int, program: str) -> None:
+    for ended in ranks(size, program):
         ended.expect_success()
 
 

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from conftest import Run, program_cases
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -225,15 +225,9 @@ dist.destroy_process_group()
 QUICK = {"arguments", "ctrl_c", "mismatch"}
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        pytest.param(*case, marks=[] if case[0] in QUICK else pytest.mark.slow)
-        for case in PROGRAMS_OF_RANKS
-    ],
-)
-def test_each_rank_ends_well(ranks: Run, name: str, size: int) -> None:
-    for ended in ranks(size, PROGRAMS_OF_RANKS[name, size]):
+@pytest.mark.parametrize(("name", "size", "program"), program_cases(PROGRAMS_OF_RANKS, QUICK))
+def test_each_rank_ends_well(ranks: Run, name: str, size: int, program: str) -> None:
+    for ended in ranks(size, program):
         ended.expect_success()
 
 

@@ -346,7 +346,7 @@ def test_second_init_names_the_first() -> None:
         ddl_core.world()
     comm = ddl_core.init()
     assert ddl_core.world() is comm
-    with pytest.raises(InvalidState, match=r"already initialized, as rank 0 of 1 \(alone\)"):
+    with pytest.raises(InvalidState, match=r"initialized already, as rank 0 of 1 \(alone\)"):
         ddl_core.init()
     ddl_core.finalize()
     ddl_core.finalize()

@@ -8,7 +8,7 @@
 
 enum {
     /* The limit of the product of ranks and parts of one rank. A rank may publish this many values
-       of 16 bytes, in all waves that a plan may have in flight. */
+     * of 16 bytes, in all waves that a plan may have in flight. */
     PARTS_TIMES_RANKS = 32 * 1024
 };
 

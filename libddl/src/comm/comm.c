@@ -334,8 +334,8 @@ static void set_wire(ddl_comm *comm)
     bool packs = comm->config.wire > DDL_WIRE_F32 && hosts > 1;
     if (packs && !ddl__engine_set_wire(comm->engine, comm->config.wire) && comm->rank == 0)
         ddl__log(DDL__WARN,
-                 "DDL_WIRE is %s, but sums of f32 between hosts are not packed: a host has more "
-                 "than three times as many ranks as another one with several",
+                 "the wire format is %s, but sums of f32 are sent as f32: a host has more than "
+                 "three times as many ranks as another host with several ranks",
                  ddl__wire_name(comm->config.wire));
 }
 

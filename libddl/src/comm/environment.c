@@ -289,6 +289,7 @@ ddl_status ddl__environment_limits(ddl_comm_config *config)
     return status;
 }
 
+/* By ddl_wire; 0 is the default. */
 static const char *const wires[] = {"f32", "f32", "int8", "int4"};
 
 const char *ddl__wire_name(uint32_t wire)

@@ -26,8 +26,8 @@ enum {
     BUFFER = 8 * 1024 * 1024 /* bytes; no larger operation is measured */
 };
 
-static const double LONG_ENOUGH =
-    0.2; /* seconds that the exploration of one kind of operation may take */
+/* Seconds that the exploration of one kind of operation may take. */
+static const double LONG_ENOUGH = 0.2;
 
 typedef struct explorer {
     ddl_comm *comm;

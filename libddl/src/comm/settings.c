@@ -44,7 +44,8 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs,
                          ddl__invariant_text(comm->config.invariant, ours), comm->names[comm->rank],
                          ddl__invariant_text(theirs->invariant, other), name);
     if (theirs->wire != comm->config.wire)
-        return ddl__fail(DDL_EINVAL, "DDL_WIRE is %s on %s and %s on %s",
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_WIRE is %s on %s and %s on %s; must be equal on all ranks",
                          ddl__wire_name(comm->config.wire), comm->names[comm->rank],
                          ddl__wire_name(theirs->wire % 4), name);
     return ddl__layout_compare(comm, &theirs->layout, name);

@@ -63,7 +63,7 @@ static SHARED void unpack_special(float *to, const int8_t *integers, int limit)
 INLINE void write_integers(int8_t *restrict to, const float *restrict block, uint8_t scale)
 {
     const float inverse = power(254 - scale);
-    const float rounder = 12582912; /* the sum's last bit is 1, so adding it rounds */
+    const float rounder = 12582912; /* 1.5 * 2^23: a sum with it has no bits for fractions */
     for (int i = 0; i < DDL__PACK_BLOCK; i++) {
         float rounded = block[i] * inverse + rounder;
         int32_t lane;

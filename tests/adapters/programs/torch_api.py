@@ -244,7 +244,7 @@ if "MASTER_ADDR" in __import__("os").environ:
     dist.destroy_process_group()
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-refused(InvalidState, "already initialized, with the backend gloo", ddl.init)
+refused(InvalidState, "initialized already, with the backend gloo", ddl.init)
 dist.destroy_process_group()
 
 # ---- one library ----

@@ -84,7 +84,7 @@ static bool run_pack(ddl__runner *runner, ddl_work *work, const ddl__step *step,
             return false;
         fill(runner, work, step, k, span, length);
         if (step->kind == DDL__REDUCE_PACK && !ddl__release_operands(runner, work, step))
-            return false; /* there is one target, so this is once */
+            return false; /* such a step has one target, so the loop does this once */
         ops->publish(runner->targets, n, span, bytes, &work->signature);
         ddl__note_sent(runner, n);
         work->published += n;
@@ -101,7 +101,7 @@ static void round_piece(const ddl__runner *runner, const ddl_work *work, float *
     memcpy(exact, values, (size_t)count * sizeof *exact);
     packer(runner, work)(packed, exact, (size_t)count);
     unpacker(runner, work)(values, packed, (size_t)count);
-    if (residual) /* of an average: what a rank would have to add to it */
+    if (residual) /* the error of an average, times the ranks, is what its sum lacks */
         keep_errors(work, residual, packed, exact, values,
                     work->call.op == DDL_AVERAGE ? work->plan->divisor : 1, count);
 }

@@ -81,7 +81,7 @@ static bool scale_operands(const ddl__runner *runner, ddl_work *work)
     return true;
 }
 
-/* Add what earlier calls have lost. From here on, nothing has been lost. */
+/* Add to the operand what earlier calls have lost. This call has not lost anything yet. */
 static void add_residual(const ddl__runner *runner, ddl__call *call)
 {
     const void *operands[] = {call->send, call->residual};

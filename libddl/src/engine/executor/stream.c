@@ -28,9 +28,7 @@ static void plans_explain(ddl__plans *plans, const ddl__request *request, const 
     for (int i = 0; i < n && at < sizeof line; i++)
         at += (size_t)snprintf(line + at, sizeof line - at, "%s%s %.3g us", i ? ", " : "",
                                ddl__algorithm_name(found[i].by), found[i].seconds * 1e6);
-    const char *why = request->by == plan->by ? "requested"
-                      : n > 1                 ? "chosen by time"
-                                              : "the only plan";
+    const char *why = request->by == plan->by ? "requested" : n > 1 ? "chosen" : "the only plan";
     ddl__log(DDL__PLAN,
              "%s of %lld bytes in a comm of %d ranks: %s, %s, in pieces of up to %lld bytes; "
              "predicted: %s",
