@@ -39,9 +39,8 @@ class WorkerRecord:
 
     def __init__(self, member: int) -> None:
         self.member, self.state = member, WorkerState.STARTING
-        self.unheard: list[
-            protocol.FromWorker
-        ] = []  # _EVENTS that were not delivered to a coordinator
+        # The _EVENTS that were not delivered to a coordinator.
+        self.unheard: list[protocol.FromWorker] = []
         self._kept: dict[type[Message], protocol.Kept] = {}
         self._epoch = self._trainings = 0
         self._group: tuple[int, list[int]] = (0, [])  # the group's number and members
