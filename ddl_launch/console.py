@@ -99,8 +99,10 @@ class Console:
     """
 
     def __init__(self) -> None:
-        self.out = sys.stdout.buffer
-        self.err = sys.stderr.buffer
+        # Python's own streams are not buffered with PYTHONUNBUFFERED. They then lose the rest of a
+        # write that a signal interrupted.
+        self.out = open(sys.stdout.fileno(), "wb", closefd=False)
+        self.err = open(sys.stderr.fileno(), "wb", closefd=False)
         self._terminals = [sink for sink in (self.out, self.err) if sink.isatty()]
         self._live: dict[Stream, bytes] = {}
         self._drawn: Stream | None = None

@@ -474,9 +474,10 @@ class RemoteJob(Supervisor):
         ours, theirs = os.pipe()
 
         def pump() -> None:
-            with contextlib.suppress(OSError), open(theirs, "wb", buffering=0) as to:
+            with contextlib.suppress(OSError), open(theirs, "wb") as to:
                 while data := os.read(0, CHUNK):
                     to.write(data)
+                    to.flush()
 
         threading.Thread(target=pump, daemon=True).start()
         self._input = open(ours, "rb", buffering=0)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddlrun: what the ranks get, what becomes of their output, of signals and of failures."""
 
+import fcntl
 import os
 import pty
 import random
@@ -183,6 +184,24 @@ def test_bytes_without_prefix_arrive_unchanged(tmp_path: Path) -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert ended.stdout == data
+
+
+def test_output_is_complete_if_a_signal_interrupts_its_write(tmp_path: Path) -> None:
+    """SIGCHLD arrives while ddlrun waits for the reader of its stdout."""
+    data = b"a line of 32 bytes for a pipe \n" * 1000
+    (tmp_path / "data").write_bytes(data)
+    command = [*LAUNCH, "-n", "1", "--no-prefix", "sh", "-c", "cat data; touch ended"]
+    environment = clean_environment({"PYTHONUNBUFFERED": "1"})
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        while not (tmp_path / "ended").exists():
+            time.sleep(0.01)
+        time.sleep(0.3)  # the signal follows
+        shown, _ = process.communicate(timeout=60)
+    assert shown == data
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new PID namespace needs root")
