@@ -50,7 +50,7 @@
 #define DDL__PARKED_LIMIT    (600 * DDL__S) /* for a connection to wait for its comm's creation */
 #define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* time to poll for a member without sleeping */
 #define DDL__MEMBERS_POLL    (50 * DDL__MS) /* between checks that the members are alive */
-/* for a member that did not connect to accept a connection; and between two such probes, at most */
+/* probes of members that have not connected: for one probe, and at most between two probes */
 #define DDL__SEARCH_LIMIT (100 * DDL__MS)
 #define DDL__SEARCH_MOST  (1 * DDL__S)
 

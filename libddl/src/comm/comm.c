@@ -109,7 +109,8 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
     const uint32_t sharing = DDL_LINK_SHM | DDL_LINK_INPROC;
     size_t size = (size_t)comm->size;
     ddl__location here = comm->layout.location;
-    /* No cache: without an arena, with several hosts, or if ranks share cores. */
+    /* The ring has no cache if there is no arena, if there are several hosts, or if ranks share
+     * cores. */
     comm->layout.location.cache = 0;
     if (size == 1 || !(*kinds & sharing))
         return DDL_OK;
@@ -403,7 +404,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     wireup.lost = find_lost_member(comm);
     if (status != DDL_OK && wireup.lost >= 0) {
         status = ddl__wireup_find_reason(&wireup, status);
-    } else if (status == DDL_EPEER) { /* the other member's failure may follow the parent's */
+    } else if (status == DDL_EPEER) { /* another member may have failed because the parent did */
         bool is_over;
         ddl_status reason = ddl__wireup_look_for_reason(&wireup, &is_over);
         status = reason != DDL_OK ? reason : status;

@@ -20,11 +20,12 @@ typedef struct ddl__layout {
     ddl__choices choices;   /* rank 0's choices of $DDL_PLAN_FILE */
 } ddl__layout;
 
-/* Bytes of a ring, all of which a rank may have published but not yet released; bytes of a ring
- * that stays in a second-level cache, and the least bytes of such a cache. */
 enum {
+    /* Bytes of a ring. All of them may be published and not yet released. */
     DDL__RING = 2 * 1024 * 1024,
+    /* Bytes of a ring that stays in a second-level cache. */
     DDL__RING_NEAR = 512 * 1024,
+    /* Bytes of the smallest second-level cache for such a ring. */
     DDL__RING_CACHE = 2 * 1024 * 1024
 };
 

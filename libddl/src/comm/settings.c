@@ -165,9 +165,9 @@ static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sha
     return DDL_OK;
 }
 
-/* Compare the settings of all members, by rank. A member that has failed ends the comm, so it first
- * waits, for a second, until the others have the settings, too: then each of them reports the
- * difference. Any difference is one for all members, so none of them waits in the last step. */
+/* Compare the settings of all members, by rank. All members find the same difference, so none of
+ * them waits in the last step. A member that fails ends the comm, so it first waits, for a second,
+ * until the others have the settings, too: then each member reports the difference. */
 static ddl_status compare_settings(ddl_comm *comm, const settings *all, const ddl__until *until)
 {
     ddl_status status = DDL_OK;

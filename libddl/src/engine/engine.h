@@ -23,7 +23,7 @@ typedef struct ddl__engine_config {
     ddl__link **messages; /* the message links by rank; destroyed before `links` */
     char **names;         /* "rank 2 on host", by rank; borrowed, outlive the engine */
     int64_t segment_bytes;
-    int64_t window;            /* the value for ddl__request */
+    int64_t window;            /* `window` of each ddl__request */
     int64_t message_window;    /* the window of the message links */
     ddl__regions *regions;     /* the endpoint's regions; borrowed; or NULL */
     const ddl__fences *fences; /* heavy fences that the engine announces in its arena; or NULL */

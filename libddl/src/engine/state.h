@@ -94,7 +94,7 @@ struct ddl__engine {
     atomic_ullong passes;   /* passes in which messages moved */
     atomic_bool created;    /* the comm is created (ddl__engine_created) */
     ddl__loss *losses;      /* by rank */
-    /* time until which a lost link is not reported; 0: none is in doubt */
+    /* time until which the reason of a lost link is awaited; 0: no reason is awaited */
     int64_t unconfirmed_until;
     int64_t probed_at; /* time when links last probed their peers */
     int epoll, wake;

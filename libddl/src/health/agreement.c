@@ -32,8 +32,8 @@ static ddl_status creation_check(void *context)
     return status;
 }
 
-/* Handle a survivor that answers this rank at none of its addresses: the two cannot both be in the
- * next list. */
+/* Handle a survivor that does not answer this rank at any address. The next list of survivors
+ * cannot have both. */
 static void creation_unreachable(void *context, int rank, bool was_accepted)
 {
     ddl__health *h = context;

@@ -236,7 +236,8 @@ static void receive_last_position(void *context, ddl__control_msg message,
     ddl__member_note_last(sender->health->membership, sender->rank, message);
     if ((message != DDL__HEARTBEAT && message != DDL__LEAVE) || bytes < sizeof member->position)
         return;
-    memcpy(&member->position, content, sizeof member->position); /* a heartbeat begins with it */
+    /* Both messages begin with the position. */
+    memcpy(&member->position, content, sizeof member->position);
 }
 
 /* Send the last message; a control connection is never closed without one. Enlarge the send buffer,

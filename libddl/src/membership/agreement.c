@@ -256,7 +256,7 @@ static bool is_cut_off(ddl__membership *m, int least, int64_t now)
         if (ddl__is_alive(m, rank) || (can_continue(m, rank) && is_vouched(m, rank)))
             ddl__set_add(live, rank);
     settle(m, live);
-    self->resigned = true; /* then it does not count */
+    self->resigned = true; /* so that is_majority does not count this rank */
     self->resigned = !self->done && !ddl__is_sparse(m->size) && !ddl__set_has(live, m->rank) &&
                      count(m, live) > least && is_majority(m, live, now);
     return self->resigned;
@@ -554,8 +554,8 @@ ddl__agreement_step ddl__agreement_created(ddl__membership *m, bool created, boo
     }
     m->created_attempt = m->attempt;
     m->phase = DDL__AGREEMENT_AWAITING;
-    m->ports->continues(m->context,
-                        m->attempt); /* before DONE, after which other ranks may continue */
+    /* Report this before DONE, after which other ranks may continue. */
+    m->ports->continues(m->context, m->attempt);
     broadcast_done(m, m->attempt, false);
     return DDL__STEP_WAIT;
 }

@@ -33,7 +33,8 @@
 #include "membership/graph.h"
 #include "membership/state.h"
 
-enum { BEATS = 3 }; /* intervals without a heartbeat, after which a member may be stopped */
+/* After this many intervals without a heartbeat, the member's process may be stopped. */
+enum { BEATS = 3 };
 
 /* The offset of the ranks for GONE, after the members and the sets. */
 static size_t gone_at(size_t n)

@@ -82,7 +82,7 @@ typedef struct ddl__member_msg {
     unsigned char state; /* LOST: a ddl__member_state */
     bool flag;           /* DONE: committed; EXPEL: left out */
     const unsigned char *set; /* JOIN, VERDICT */
-    const char *text;         /* the reason: EXPEL, EXPELLED; DEAD without one */
+    const char *text;         /* EXPEL, EXPELLED: the reason. DEAD: NULL, as the comm has it */
 } ddl__member_msg;
 
 /* The reason why a comm must end. */

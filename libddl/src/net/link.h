@@ -69,14 +69,15 @@ typedef struct ddl__link_ops {
     /* Publish memory of one of the caller's regions, which the peer then reads in place. It must
      * not change while flush returns DDL__LINK_SENDING. With `returns`, the peer may store the
      * result there, for a later span of as many bytes. Return false while there is no room, and if
-     * the peer does not map the region; send it otherwise then. NULL if the link never supports
-     * this. */
+     * the peer does not map the region; the caller then uses another function. NULL if the link
+     * does not have this function. */
     bool (*lend)(ddl__link *to, const struct ddl__region *region, const void *memory, size_t bytes,
                  const ddl__signature *signature, bool returns);
     /* Return the memory of the next span, which was peeked at, if its sender wants the result
      * there; else NULL. Store the result before the release, then call give_back. */
     void *(*borrow)(ddl__link *link);
-    /* Publish the result that was stored there. Return false while there is no room. */
+    /* Publish the result that was stored in borrowed memory. Return false while there is no room.
+     */
     bool (*give_back)(ddl__link *link, size_t bytes, const ddl__signature *signature);
     /* Send what is queued. Return the state of everything sent so far. */
     ddl__link_pending (*flush)(ddl__link *link);

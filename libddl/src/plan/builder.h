@@ -18,8 +18,9 @@ enum {
     /* Segments in flight on each link of a ring: they hide latency and fit a small window. */
     DDL__RING_DEPTH = 8,
 
-    /* Longest message for one-shot: in shared memory; over levels that a mode string declares. */
+    /* The longest message for one-shot in shared memory. */
     DDL__ONE_SHOT_SHARED = 8 << 10,
+    /* The longest message for one-shot over levels that a mode string declares. */
     DDL__ONE_SHOT_DECLARED = 4 << 10,
 
     /* Waves whose spans must fit the window. Two are needed, the others are slack. */

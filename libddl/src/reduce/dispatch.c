@@ -57,7 +57,7 @@ const ddl__kernels *ddl__kernels_named(const char *name)
 
 const ddl__kernels *ddl__kernels_best(void)
 {
-    /* Threads that find it empty at the same time all store the same pointer, to constant data. */
+    /* Threads that find `best` empty at the same time store the same pointer, to constant data. */
     static _Atomic(const ddl__kernels *) best;
     const ddl__kernels *kernels = atomic_load_explicit(&best, memory_order_relaxed);
     for (size_t i = 0; !kernels; i++) {

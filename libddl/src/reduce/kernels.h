@@ -105,7 +105,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
 #define AND(t, a, b)     ((a) & (b))
 #define OR(t, a, b)      ((a) | (b))
 #define XOR(t, a, b)     ((a) ^ (b))
-/* Logical values before TRUTH are zero or not zero. */
+/* Logical ops give zero or any nonzero value, of which TRUTH then makes 0 or 1. */
 #define BOTH(t, a, b) ((a) & (t##_lanes)((b) != 0))
 #define ODD(t, a, b)  ((t##_lanes)(((a) != 0) ^ ((b) != 0)))
 

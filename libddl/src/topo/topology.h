@@ -28,7 +28,7 @@ enum {
 
 /* The wires between the groups of a level. 0: unknown. */
 typedef struct ddl__speed {
-    double latency, bandwidth; /* seconds; bytes per second, each way */
+    double latency, bandwidth; /* in seconds; in bytes per second, each way */
 } ddl__speed;
 
 typedef struct ddl__topology {

@@ -21,7 +21,7 @@ void ddl__create_failures_add(ddl__create_failures *failures, const ddl__create_
 {
     if (is_known(failures, notice))
         return;
-    /* Replace the oldest notice that does not count, else the oldest one. */
+    /* Replace the oldest notice that no longer counts. If all count, replace the oldest one. */
     unsigned i = failures->next, n = 0;
     while (n < DDL__CREATE_FAILURES_MAX && failures->list[i].status != DDL_OK) {
         i = (i + 1) % DDL__CREATE_FAILURES_MAX;

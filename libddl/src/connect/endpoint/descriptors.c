@@ -17,7 +17,7 @@ enum {
     SHARING = 1,       /* for a peer over shared memory: the control connection */
     PLAIN = 3,         /* for a peer over TCP: two links and the control connection */
     UNOPENED = 1,      /* for a peer over TCP with unopened links: the control connection */
-    WITH_LANES = 5 /* TCP with lanes, without the lanes: PLAIN, and an epoll set for each link */
+    WITH_LANES = 5     /* for a peer over TCP with lanes, besides these: PLAIN and two epoll sets */
 };
 
 static bool looks_local(const ddl__address *own, const ddl__address *other, uint32_t kinds)
@@ -34,8 +34,9 @@ static uint64_t count_tcp_sockets(const ddl_endpoint *endpoint, const ddl__addre
     return lanes > 1 ? 2 * lanes + WITH_LANES : unopened ? UNOPENED : PLAIN;
 }
 
-/* An upper bound on the descriptors that a comm of these members needs on this rank: with all links
- * open, or (`unopened`) before a large comm opens the links that it opens when used. */
+/* Return an upper bound on the descriptors that a comm of these members needs on this rank: with
+ * all links open, or with `unopened`, while no link is open that a large comm opens on first use.
+ */
 static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *addresses, int rank,
                              int size, uint32_t kinds, bool unopened)
 {

@@ -170,15 +170,15 @@ static inline ddl__taker *ddl__slot_taker(ddl__comm_slot *slot, uint8_t kind)
                                             : (ddl__taker *)NULL;
 }
 
-/* The highest number of a creation of the family, above `used` and without a slot here, for which a
- * member has connected; 0: none. */
+/* Return the highest number of a creation of the family for which a member has connected, if it is
+ * above `used` and that creation has no slot here; else 0. */
 uint32_t ddl__pending_find_creation(const ddl_endpoint *endpoint, ddl__digest family,
                                     uint32_t used);
 
 /* This member makes no more creations of the family: drop the connections that wait for one. */
 void ddl__pending_drop_family(ddl_endpoint *endpoint, ddl__digest family);
 
-/* Give the slot's connections that have come to its takers. */
+/* Pass the slot's connections that have arrived to its takers. */
 void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
 
 /* Drop the connections of a slot that is being closed. */

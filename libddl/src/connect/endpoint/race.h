@@ -18,9 +18,9 @@ typedef enum ddl__path_state {
 /* The attempts to connect to one endpoint. */
 typedef struct ddl__race {
     const ddl__address *peer;
-    ddl__paths
-        paths; /* afterwards: first the paths to use, which have answered, last the failed ones */
-    int fd;    /* afterwards: the connection over the first path; -1 if no path answers */
+    /* After the race, the paths that have answered are first, and the failed paths are last. */
+    ddl__paths paths;
+    int fd;    /* after the race: the connection over the first path; -1 if no path answers */
     int error; /* errno of the path that failed last; 0 if there is no path */
 
     /* Used while the race runs. */

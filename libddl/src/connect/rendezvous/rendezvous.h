@@ -73,8 +73,9 @@ ddl_status ddl__rendezvous_receive_list(ddl__rendezvous_plan *plan, const ddl__s
 /* Wait for all clients, then hand out the list. */
 ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan);
 
-/* Check a client's record on the root; its magic is right. Clears status and text if it is valid.
- * Otherwise returns false, and turns the record into the answer to the client, with the reason. */
+/* Check a client's record on the root, whose magic the caller has checked. Return true, with status
+ * and text cleared, if the record is valid. Otherwise turn it into the answer to the client, with
+ * the reason, and return false. */
 bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size);
 
 /* ---- a client ---- */

@@ -19,7 +19,7 @@ typedef struct ddl__chunks {
     int64_t n; /* number of chunks; at least 1 */
     int size;  /* size of the comm */
     size_t element;
-    bool by_nccl;  /* NCCL takes part; set by the caller, as is `rest` */
+    bool by_nccl;  /* NCCL takes part. The caller sets this and `rest` */
     int64_t rest;  /* elements of the program's call that are not in `call` */
     bool is_whole; /* the only chunk has the layout of the caller's buffers */
 
@@ -32,8 +32,8 @@ typedef struct ddl__chunks {
 
     /* If the buffers are cut into several chunks (is_whole is false): */
     int64_t elements; /* elements of a block in each chunk but the last */
-    int blocks;       /* blocks in the chunk's memory */
-    int recv_block;   /* the first block of the receive buffer in that memory; 0: in place */
+    int blocks;       /* number of blocks in the chunk's memory */
+    int recv_block;   /* index there of the receive buffer's first block; 0: in place */
     ddl__copied in, out;
     const ddl__call *const *packed; /* all-reduces that are packed in `call`, in one chunk */
     int n_packed;                   /* 0: not packed */

@@ -48,7 +48,7 @@ typedef struct ddl__call {
     /* Uneven blocks: `size` shares of the send buffer, then `size` shares of the receive buffer, as
      * in ddl__request. NULL: even blocks. On the heap; freed when the work is complete. */
     ddl__share *blocks;
-    /* digest of the counts or owners, equal on all ranks; `root` is 0 if it is used */
+    /* digest of the counts or owners, equal on all ranks; 0 if the call has a root */
     uint16_t counts_digest;
     const void *send; /* equal to recv: in place */
     void *recv;

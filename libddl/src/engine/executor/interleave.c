@@ -28,12 +28,12 @@
 #include "net/shm/stores.h"
 
 enum {
-    /* With more ranks, each sends to several ranks at a time. Four ranks on two cores took 1.25
-     * times as long; one core per rank was not measured. */
+    /* The most ranks: with more, each sends to several ranks at a time. Four ranks on two cores
+     * took 1.25 times as long; one core per rank was not measured. */
     RANKS = 2,
     CURSORS = 4,
     LEAST_WAVES = 8,
-    SHORTEST = 16 * 1024,    /* bytes of one step */
+    SHORTEST = 16 * 1024,    /* minimum bytes of one step */
     LONG = 32 * 1024 * 1024, /* minimum bytes of all steps together for which interleaving pays */
     LONG_NEAR = 1024 * 1024, /* the minimum bytes if the rings are in second-level caches */
     LEAST_WAVES_NONTEMPORAL = 3,

@@ -10,7 +10,7 @@
 
 enum {
     SLICE = 64, /* steps between returns to the driver, which reads the clock */
-    LEND_LEAST = DDL__LEND_LEAST / 16 /* elements, of 16 bytes or less */
+    LEND_LEAST = DDL__LEND_LEAST / 16 /* elements of a span; an element has up to 16 bytes */
 };
 
 /* Spans that peers read in place, in the caller's buffers (net/shm/lending.h). */

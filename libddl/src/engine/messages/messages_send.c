@@ -11,7 +11,7 @@ enum {
     /* Limits for frames between the spans of a stream on the same link. The plans of the stream
      * rely on the rest of the room. */
     FLIGHT_FRAMES = 16,
-    FLIGHT_BYTES = 64 * 1024 /* and one more frame */
+    FLIGHT_BYTES = 64 * 1024 /* the last frame may exceed it */
 };
 
 static void peer_count_flight(ddl__message_peer *p, size_t bytes)

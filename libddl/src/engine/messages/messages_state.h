@@ -90,7 +90,7 @@ struct ddl__messages {
     int rank, size;
     char *const *names;
     ddl__message_peer *peers;
-    uint32_t *active, n_active;   /* peers that works wait for, or did */
+    uint32_t *active, n_active;   /* peers that works wait for or have waited for */
     uint32_t *reached, n_reached; /* peers with an open link */
     atomic_bool links_changed;    /* `reached` must be rebuilt; set by any thread */
     bool by_events;               /* events show which peers to poll */

@@ -17,7 +17,7 @@
 enum {
     DDL__RECORDS = 1024,
     DDL__MEASURED = 64,
-    DDL__SHORT = 1 /* end of an operation that was too short to be measured */
+    DDL__SHORT = 1 /* in place of the end time of an operation that was too short to measure */
 };
 
 typedef enum ddl__matching {

@@ -48,8 +48,9 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
 typedef struct ddl__shm_buffers ddl__shm_buffers;
 ddl__shm_buffers *ddl__shm_buffers_create(size_t n);
 
-/* Create a link without a peer yet: in a large comm most pairs never use their link. It uses the
- * buffers with number `to`. The driver requests the peer by `ask`, once. */
+/* Create an unopened link, which gets the peer's arena later: in a large comm most pairs never use
+ * their link. It uses entry `to` of `buffers`. The driver calls `ask` once, to request the arena.
+ */
 ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned from,
                                          ddl__shm_buffers *buffers, void (*ask)(void *context),
                                          void *context);

@@ -22,11 +22,12 @@
 
 enum {
     DDL__STORES = 4, /* classes of spans */
-    /* The shortest span for which the kind of stores matters, and the shortest for which each is
-     * timed. */
+    /* Bytes of the shortest span for which the kind of stores matters. */
     DDL__NONTEMPORAL_MINIMUM = 640,
+    /* Every span of at least this many bytes is timed. */
     DDL__STORES_LONG = 128 * 1024,
-    DDL__STORES_TIMED = 8, /* one of this many shorter spans is timed */
+    /* Of shorter spans, one of this many is timed; below DDL__COPY_MINIMUM, one of SELDOM. */
+    DDL__STORES_TIMED = 8,
     DDL__STORES_SELDOM = 32,
     /* timed spans between two trials of the other kind, if both are equally fast */
     DDL__STORES_TRY = 31,

@@ -354,8 +354,8 @@ static void add_one_shot(context *o)
     add_parts(o, &o->all, ALL, step, ddl__no_ranks());
 }
 
-/* Return true if an all-reduce of as many bytes is done in one shot. If each rank passes one part,
- * one-shot is a choice of its own. */
+/* Return true if an unordered all-reduce of as many bytes would use one-shot. Return false if each
+ * rank passes one part in rank order: one-shot is then a candidate itself. */
 static bool is_short(const context *o)
 {
     ddl__request plain = *o->request;
