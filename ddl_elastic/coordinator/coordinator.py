@@ -220,8 +220,8 @@ class Coordinator:
             )
             raise JobFailed(
                 f"the workers' final states differ: {first.name} {first.digest}, {other.name}"
-                f" {other.digest}; {part or 'of no part that is known'}. Is something that has a"
-                " state missing in also= of the job?"
+                f" {other.digest}; {part or 'the part that differs is not known'}. Is an object"
+                " with a state missing in also= of the job?"
             )
         self._hash = done[0].digest if done else ""
 
@@ -310,7 +310,7 @@ class Coordinator:
         """Record a recovery that survivors report, and kill the processes that they declared dead,
         which may hang or be stopped. All survivors report it; only the first report counts."""
         if not all(member in range(len(self.workers)) for member in message.died):
-            raise ValueError(f"deaths of {message.died}")
+            raise ValueError(f"deaths of unknown workers: {message.died}")
         died = [member for member in message.died if member not in self._dead]
         self._dead.update(died)
         for worker in (self.workers[member] for member in died):
@@ -325,7 +325,7 @@ class Coordinator:
         """Record an audit's result and stop using the hosts of workers with wrong results. All
         ranks report it; only the first report counts."""
         if not all(member in range(len(self.workers)) for member in finding.members):
-            raise ValueError(f"audited members {finding.members}")
+            raise ValueError(f"an audit of unknown workers: {finding.members}")
         key = finding.step, finding.share, *finding.members
         if key in self._findings:
             return

@@ -48,7 +48,7 @@ class QuorumArbiter:
         members, missing = request.members, request.missing
         known = range(len(self._workers))
         if not ({worker.member, *missing} <= {*members} and all(each in known for each in members)):
-            raise ValueError(f"members {members}, missing {missing}")
+            raise ValueError(f"a quorum request with members {members} and missing {missing}")
         self._open[worker.member] = request, now
 
     def update(self, now: float) -> None:

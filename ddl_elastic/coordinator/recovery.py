@@ -92,7 +92,7 @@ class _ClosedChannel(Channel[FromWorker]):
         """Skip the constructor of Channel, because there is no connection."""
 
     def send_packed(self, message: bytes) -> None:
-        raise BrokenPipeError("this worker is not there")
+        raise BrokenPipeError("no agent has connected for this worker")
 
 
 _NOBODY = _ClosedChannel()

@@ -77,10 +77,10 @@ def receive_state(channel: protocol.WorkerChannel) -> State:
                 break
             data += part.data
         if len(data) != message.size:
-            raise ValueError(f"{len(data)} bytes of a tensor of {message.size}")
+            raise ValueError(f"{len(data)} bytes of a tensor of {message.size} bytes")
         array = np.frombuffer(bytes(data), np.uint8)
         state[message.name] = Tensor(message.dtype, tuple(message.shape), array)
         message = channel.receive(SILENT)
     if not isinstance(message, protocol.StateEnd):
-        raise ValueError(f"a message {type(message).__name__} within a state")
+        raise ValueError(f"a message {type(message).__name__} before the end of its state")
     return state

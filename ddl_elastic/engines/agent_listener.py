@@ -114,7 +114,7 @@ class AgentListener:
         try:
             data = newcomer.connection.recv(frames.LARGEST)
             if not data:
-                raise ValueError("it has ended")
+                raise ValueError("it has disconnected")
             for kind, payload in newcomer.frames.feed(data):
                 if kind != frames.HELLO:
                     raise ValueError(f"it sent a frame of kind {kind!r}")

@@ -229,7 +229,7 @@ class DialedEngine:
 
     def _place(self, agent: _Agent, number: int) -> _Place:
         if not 0 <= number < len(agent.places):
-            raise ValueError(f"slot {number} of {len(agent.places)}")
+            raise ValueError(f"a message about slot {number}, but has {len(agent.places)} slots")
         return self._places[agent.places[number]]
 
     def _free(self, place: _Place, code: int, ordered: bool, **how: Any) -> None:
@@ -278,10 +278,10 @@ class DialedEngine:
                 self._places.append(_Place(slot, agent, number))
         else:
             if name not in self._agents:
-                raise ValueError("a slot of an agent that is not there")
+                raise ValueError("a slot of an unknown agent")
             place = self._place(self._agents[name], greeting.slot)
             if place.connection or place.member >= 0:
-                raise ValueError(f"slot {greeting.slot} a second time")
+                raise ValueError(f"slot {greeting.slot}, which is already open")
             self._dial_in.answer(connection, nonce, self._settings)
             if greeting.member >= 0:
                 self._find(place, connection, greeting.member)

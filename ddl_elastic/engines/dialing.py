@@ -154,7 +154,7 @@ def _read_frame(connection: socket.socket) -> tuple[bytes, bytes]:
     """Read exactly one frame, because messages for the caller may follow it at once."""
     kind, length = frames.HEAD.unpack(_read(connection, frames.HEAD.size))
     if length > frames.LARGEST:
-        raise ValueError(f"a frame of {length} bytes")
+        raise ValueError(f"a frame of {length} bytes; the limit is {frames.LARGEST}")
     return kind, _read(connection, length)
 
 
@@ -172,5 +172,5 @@ def read_token(path: Path) -> str:
     """Return the token in a file. Raises OSError, and ValueError if the file is empty."""
     token = path.read_text().strip()
     if not token:
-        raise ValueError("it is empty")
+        raise ValueError("the file is empty")
     return token

@@ -140,7 +140,7 @@ class Flat:
     def prefetch(self, batches: Batches, keys: Iterable[Key], processes: int) -> Iterator[Any]:
         raise NotImplementedError(
             f"loader_workers is {processes}; with this framework each process reads its samples"
-            " itself: give 0"
+            " itself: set it to 0"
         )
 
 

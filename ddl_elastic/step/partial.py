@@ -84,7 +84,9 @@ class PartialSums:
         """Return array `number` of the partial sums over `nodes`. Raises RuntimeError if the object
         holds other nodes."""
         if sorted(self._nodes) != list(nodes):
-            raise RuntimeError(f"partial sums of {sorted(self._nodes)}, not of {list(nodes)}")
+            raise RuntimeError(
+                f"the partial sums are over {sorted(self._nodes)}; must be over {list(nodes)}"
+            )
         return [self._nodes[node][number] for node in nodes]
 
     def clear(self) -> None:

@@ -172,7 +172,7 @@ def test_final_states_that_differ(run: Any) -> None:
     assert (done.code, report["state"]) == (1, "failed")
     names = r"rank 0 on \S+ \w{64}, rank 1 on \S+ \w{64}"
     part = "the first part that differs is the optimizer's settings"
-    assert re.search(f"final states differ: {names}; {part}. Is something that has", done.err)
+    assert re.search(f"final states differ: {names}; {part}. Is an object with a state", done.err)
 
 
 @pytest.mark.slow
