@@ -157,5 +157,5 @@ def _factor(value: Any, argument: str) -> float:
     except (TypeError, ValueError):
         raise InvalidArgument(f"{argument} is {value!r}; must be a number") from None
     if factor == 0:
-        raise InvalidArgument(f"{argument} is {value}, which would make everything zero")
+        raise InvalidArgument(f"{argument} is {value}, which would make all results zero")
     return factor
