@@ -69,7 +69,7 @@ def load_model(
     legacy_opts        must be False: Keras 3 has no legacy optimizers
     """
     if legacy_opts:
-        raise ValueError("legacy_opts: Keras 3 has no legacy optimizers; give False")
+        raise ValueError("legacy_opts: Keras 3 has no legacy optimizers; set it to False")
     known = {each.__name__: each for each in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if model.optimizer is not None:
