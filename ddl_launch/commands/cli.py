@@ -257,7 +257,7 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
         "files", metavar="FILE", nargs="+", type=Path, help="file of a trace, or folder with traces"
     )
     parser.add_argument(
-        "-o", metavar="ALL.json", dest="output", type=Path, help="write the timeline"
+        "-o", metavar="ALL.json", dest="output", type=Path, help="write one timeline of all ranks"
     )
     parser.add_argument(
         "--html",
