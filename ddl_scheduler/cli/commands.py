@@ -268,7 +268,7 @@ def _add_token(add: Add) -> None:
     token = add(
         "token",
         help="make a token for ddl serve",
-        description="Make a token of a tenant, in the store of ddl serve on this machine. Requires"
+        description="Make a token for a tenant, in the store of ddl serve on this machine. Requires"
         " write access to the store.",
         epilog="example: ddl token --store jobs.db --file server.toml vision admin",
         allow_abbrev=False,
