@@ -179,7 +179,7 @@ class Console:
         sink.flush()
 
     def abandon(self, sink: BinaryIO) -> None:
-        """Discard the buffered data of `sink`, whose reader is gone."""
+        """Discard this and later data for `sink`, because no process reads it any more."""
         self._live = {stream: line for stream, line in self._live.items() if stream.sink != sink}
         if self._drawn and self._drawn.sink is sink:
             self._drawn = None

@@ -92,10 +92,10 @@ def find(ranks: Mapping[int, RankState]) -> tuple[int, bool]:
 
 
 def find_absent(ranks: Mapping[int, RankState]) -> Failure | None:
-    """Return a rank of a job without failures that ended while others wait in a rendezvous.
+    """Return a rank that ended without an error while other ranks wait in a rendezvous for it.
 
-    A rendezvous that one rank has joined is over for all ranks: some of their reports may be lost
-    if many are sent at once.
+    No rank waits in a rendezvous that some rank has completed. The other ranks' reports of this may
+    be lost if many are sent at once.
     """
     joined = max((state.joined for state in ranks.values()), default=0)
     waiting = [

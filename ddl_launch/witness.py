@@ -14,8 +14,8 @@ A record has 24 bytes: a word of 8 bytes and the endpoint's id of 16 bytes.
                 the endpoint
     ddlended    from the witness: the process of this endpoint has ended
 
-An endpoint that connects late gets the last ends before it: the witness may read its record after
-an end that happened later.
+A new endpoint also gets the last reports: the witness may read the endpoint's first record after it
+has reported an end that happened after the endpoint connected.
 
 On several hosts each rank has its own witness. Its `on_end` forwards its reports to ddlrun, which
 passes them to `spread` of all others.

@@ -15,7 +15,7 @@ _WIRES_MAX = 3  # the most levels of wires
 
 @dataclass(frozen=True)
 class Level:
-    """A level joins the groups of the level below, through shared memory or one wire each."""
+    """A level of a cluster. It connects groups of the level below by shared memory or wires."""
 
     name: str
     bandwidth: float  # payload bytes per second of a wire, in each direction
@@ -61,7 +61,7 @@ class Cluster:
 
     @property
     def levels(self) -> tuple[Level | None, ...]:
-        """The shared memory (or None), then the wires."""
+        """The levels from the innermost on. The first is shared memory, or None."""
         return (self.shared, *self.wires)
 
     def first_hosts(self, number: int) -> Cluster:
