@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports in the project's folder, where Python finds the sources first, which have no compiled
+"""Imports in the project's folder. There, Python finds the sources first, but they have no compiled
 parts."""
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ from os.path import dirname, exists, join, realpath
 
 
 def installed_path(package: str, path: list[str]) -> list[str]:
-    """Return the `__path__` of a package. If `path` holds sources, it is the installed package's.
-
-    All modules are then the installed ones, so sources and compiled parts of two versions never
-    mix.
-    """
+    """Return the `__path__` of a package: `path`, or if that is a folder of sources, the installed
+    package's. So sources and compiled parts of two versions never mix."""
     folder = realpath(path[0])
     if not exists(join(folder, "csrc")) and not exists(join(dirname(folder), "pyproject.toml")):
         return path  # installed

@@ -198,14 +198,14 @@ def not_joined(adapter: str) -> InvalidState:
 
 
 def check_op(op: Any) -> Op:
-    """Return the name of a reduction."""
+    """Return `op` if it is the name of a reduction."""
     if not isinstance(op, str) or op not in OPS:
         raise InvalidArgument(f"op is {op!r}; must be one of {', '.join(OPS)}")
     return cast("Op", op)
 
 
 def has_op(dtype: str, op: str) -> bool:
-    """Return whether an operator can reduce elements of this type, given by NumPy's name."""
+    """Return whether `op` can reduce elements of `dtype`, which is NumPy's name of the type."""
     if op.startswith(("bit", "logical")):
         return dtype == "bool" or "int" in dtype
     if dtype.startswith("complex"):
@@ -214,7 +214,7 @@ def has_op(dtype: str, op: str) -> bool:
 
 
 def check_rank(argument: str, given: Any, size: int) -> int:
-    """Return the number of a rank as an int."""
+    """Return the given rank as an int if it is from 0 to size - 1."""
     try:
         number = operator.index(given)
     except TypeError:
@@ -225,7 +225,7 @@ def check_rank(argument: str, given: Any, size: int) -> int:
 
 
 def check_rows(argument: str, given: Sequence[Any], size: int) -> list[int]:
-    """Return the number of rows for each rank."""
+    """Return the given numbers of rows as ints if there is one for each rank."""
     try:
         numbers = [operator.index(each) for each in given]
     except TypeError:
@@ -247,14 +247,14 @@ def equal_rows(argument: str, shape: Sequence[int], size: int) -> int:
 
 
 def check_gradients(op: str, compression: str | None) -> None:
-    """Check how gradients are reduced."""
+    """Check the options of a reduction of gradients."""
     if op not in ("average", "sum"):
         raise InvalidArgument(f"op is {op!r}; must be average or sum")
     check_compression(compression)
 
 
 def check_compression(compression: str | None) -> None:
-    """Check the type in which gradients are sent."""
+    """Check the name of the type in which gradients are sent."""
     if compression not in (None, "f16", "bf16"):
         raise InvalidArgument(f"compression is {compression!r}; must be None, f16 or bf16")
 

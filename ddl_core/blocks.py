@@ -158,7 +158,7 @@ def _gathered(
 
 
 def _numbers(values: Numbers | None, argument: str, size: int) -> list[int]:
-    """Return the numbers, one for each rank."""
+    """Return the values as ints. Raises InvalidArgument unless there is one for each rank."""
     try:
         given = list(values)  # type: ignore[arg-type]
     except TypeError:

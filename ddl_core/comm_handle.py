@@ -186,5 +186,5 @@ class GroupHandle:
 
 
 def address(handle: Any) -> int:
-    """Return the address in a C pointer."""
+    """Return a C pointer's value as an int."""
     return int(ffi.cast("uintptr_t", handle))

@@ -37,7 +37,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def _part(self) -> Comm:
-        """Return its comm. Raises a DdlError after `shutdown`."""
+        """Return the communicator's comm. Raises a DdlError after `shutdown`."""
 
     @overload
     def split(self: C, color: int, key: int = 0, *, invariant: str | None = None) -> C: ...

@@ -25,7 +25,7 @@ class Config:
 
     links               the kinds of links allowed, of "inproc", "shm" and "tcp"; None: the
                         environment variable DDL_LINKS, else all
-    tag                 distinguishes comms over one list of addresses; 0: the number of creations
+    tag                 distinguishes comms over one list of addresses; 0: the members number them
     epoch               equal on all members
     timeout             seconds for the creation; None: 5 minutes
     operation_timeout   seconds for each operation; None: 30 minutes. An operation that runs longer

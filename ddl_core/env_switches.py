@@ -24,8 +24,10 @@ _warned = False  # whether misspelt variables were reported; once is enough
 
 
 def check(rank: int) -> None:
-    """Warn of misspelt variables before this process joins a job. Only rank 0 does, or a rank that
-    is not known yet (negative).
+    """Warn of misspelt variables before this process joins a job, unless another rank does so.
+
+    rank   the number of this rank, negative if it is not known yet. Only rank 0 and ranks without
+           a number warn
 
     Raises InvalidArgument if DDL_METRICS_PORT is not a port.
     """

@@ -126,8 +126,8 @@ class Operations:
         **options: Unpack[Options],
     ) -> Array:
         """Set recv[i] = the sum over all logical workers of `order`. op "average" divides it by
-        their number. Return recv. Its bits depend neither on the ranks nor on who owns which
-        worker.
+        their number. Return recv. Its bits depend neither on the number of ranks nor on which rank
+        owns which worker.
 
         parts[k] is this rank's part order.parts(rank)[k], created by `add`. It is only read. Parts
         and recv have the same count and dtype: integers, float32, float64 or complex. A recv of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ordered sums, whose bits depend neither on the number of ranks nor on who computed what.
+"""Ordered sums, whose bits depend neither on the number of ranks nor on which rank computes what.
 
     order = comm.order(owners)                   # owners[v]: the rank that has logical worker v
     parts = [...]                                # one array for each of order.parts(comm.rank)
@@ -57,10 +57,10 @@ class Order:
         return list(self._parts[number])
 
     def sums(self, rank: SupportsIndex, operands: Sequence[Any]) -> list[Any]:
-        """Add the operands of a rank's workers as far as the tree has it, and return the parts for
-        `allreduce_ordered` as NumPy arrays. operands[i] is the array of the rank's i-th worker: an
-        array whose leading dimension counts the workers will do. Half types become float32. Raises
-        InvalidArgument for another number of operands."""
+        """Add the operands of a rank's workers along the tree, and return the parts for
+        `allreduce_ordered` as NumPy arrays. operands[i] is the array of the rank's i-th worker;
+        `operands` may be one array with the workers in its first dimension. Half types become
+        float32. Raises InvalidArgument for another number of operands."""
         import numpy as np
 
         def wide(operand: Any) -> Any:
@@ -106,7 +106,7 @@ def contiguous(workers: SupportsIndex, ranks: int, argument: str = "workers") ->
 
 @functools.lru_cache
 def _contiguous(workers: int, ranks: int, process: int) -> Order:
-    """Return that order. A forked child cannot use its parent's."""
+    """Return the cached order of this process: a forked child cannot use its parent's."""
     return Order([((v + 1) * ranks - 1) // workers for v in range(workers)], ranks)
 
 
