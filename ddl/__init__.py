@@ -59,7 +59,7 @@ class _Loader(InspectLoader):
 
 
 class _Finder(MetaPathFinder):
-    """The finder of ddl.NAME, which is ddl_NAME, and of its modules."""
+    """The finder of ddl.NAME, which is the package ddl_NAME, and of the package's modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -327,8 +327,11 @@ def _sum_parts(
     op: str,
     comm: Communicator | None,
 ) -> Array:
-    """Add the operands as far as this rank can, and return the result of the primitive for these
-    parts. XLA would combine additions with the operations before them, and change the bits."""
+    """Add the operands to this rank's parts, and return the result of the primitive for the parts.
+
+    Additions are operations of ddl_jax: XLA would combine its own additions with the operations
+    before them, which changes the bits.
+    """
     number = _op(op, [own])
     kind = own.dtype.name
     if op not in ("sum", "average") or kind == "bool" or kind.startswith("float8"):

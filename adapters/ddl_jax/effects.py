@@ -12,14 +12,14 @@ from jax._src import effects
 
 
 class DdlEffect(effects.Effect):
-    """The effect of every operation."""
+    """A JAX effect of the operations. This one does not order them."""
 
     def __str__(self) -> str:
         return "ddl"
 
 
 class DdlOrder(DdlEffect):
-    """The effect that orders the operations."""
+    """The JAX effect that orders the operations."""
 
 
 EFFECT = DdlOrder()

@@ -200,7 +200,8 @@ def _batch_add(arrays: Any, dims: Any, **parameters: Any) -> Any:
 
 
 def _batch_parts(primitive: Primitive, axis: int) -> Rule:
-    """Return the rule of a sum of parts whose batch becomes this axis of the parts and result."""
+    """Return the batching rule of a sum of parts, which moves the batch to axis `axis` of the parts
+    and of the result."""
 
     def rule(arrays: Any, dims: Any, *, shape: Any, **parameters: Any) -> Any:
         shape = (*shape[:axis], arrays[0].shape[dims[0]], *shape[axis:])

@@ -55,8 +55,8 @@ allreduce_gradients = _world.allreduce_gradients
 class DistributedTrainer(mx.gluon.Trainer):
     """A gluon.Trainer whose `step` first averages the gradients of all ranks, in one operation.
 
-    The batch_size of `step` is this rank's. parameters, optimizer and options are those of
-    gluon.Trainer; there is no kvstore.
+    `step` takes the size of this rank's batch. parameters, optimizer and options are passed to
+    gluon.Trainer, without a kvstore.
     """
 
     def __init__(self, parameters: Any, optimizer: Any, options: Any = None) -> None:

@@ -42,8 +42,8 @@ class _ArrayOp(Op):
 
     Operations are numbered as they are built, for two reasons. Two operations that are equal on one
     rank only, because of a constant that depends on the rank, are not merged there. And if the
-    rewriting of graphs has changed the order, the ranks detect it before one's first sum is added
-    to another's second.
+    rewriting of graphs has changed the order on some ranks, the ranks detect it before they add up
+    results of different operations.
     """
 
     __props__: tuple[str, ...] = ("number",)

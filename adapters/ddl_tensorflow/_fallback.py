@@ -221,7 +221,7 @@ def _python(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None)
 
 
 def _parts(given: np.ndarray, tensor: np.ndarray, size: int, argument: str) -> np.ndarray:
-    """Return each rank's rows: the given numbers, or equal parts."""
+    """Return the number of rows for each rank: the given numbers, else equal parts."""
     _expect(tensor.ndim > 0, "tensor: is a scalar, which cannot be divided")
     rows = len(tensor)
     if len(given) == 0:
@@ -244,7 +244,7 @@ def _parts(given: np.ndarray, tensor: np.ndarray, size: int, argument: str) -> n
 
 
 def _times(rows: np.ndarray, tensor: np.ndarray) -> list[int]:
-    """Return the numbers of elements in these numbers of rows of the tensor."""
+    """Return the number of elements for each number of rows of the tensor."""
     width = int(np.prod(tensor.shape[1:], dtype=np.int64))
     return [int(each) * width for each in rows]
 

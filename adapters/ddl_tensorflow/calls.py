@@ -34,9 +34,9 @@ def call(
 ) -> list[tf.Tensor]:
     """Add an operation to the graph that `function` performs whenever it runs.
 
-    function  is kept as long as the process lives, and equal ones are kept once. Its errors, and
-              those of its result, become TensorFlow's error: an OpError keeps its kind
-    name      passed to the function; with a suffix in an iteration of a loop
+    function  kept until the process exits; equal functions are kept once. If it or its result
+              raises an error, TensorFlow raises an error; an OpError keeps its class
+    name      passed to the function, with a suffix in each iteration of a loop
     outputs   the types and shapes of the results
     """
     from ddl_tensorflow import _build

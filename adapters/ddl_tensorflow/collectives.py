@@ -48,7 +48,7 @@ def allreduce(
     name     the name that matches the operation; None: see the module's docstring
     comm     a communicator of `split` or `subset`: the ranks that take part; None: all
 
-    All ranks call it. Sums and averages have a gradient, that of all ranks' results. Raises
+    All ranks call it. Sums and averages have a gradient, of the sum of all ranks' losses. Raises
     ddl_core.errors.InvalidArgument (a ValueError) for an unknown op and for values that are not
     dense tensors, Unsupported (here also a TypeError) for an element type that the op does not
     support, InvalidState before init. When it runs, it raises tf.errors.FailedPreconditionError if

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations' gradients, in TensorFlow's registry.
 
-Each rank's loss is a function of all ranks' inputs. A gradient is that of the sum of all ranks'
-losses: the operation's transpose.
+Each rank's loss is a function of all ranks' inputs. The gradient is taken of the sum of all ranks'
+losses. It is the operation's transpose.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _linear(op: tf.Operation) -> str:
 
 
 def _matched(op: tf.Operation) -> dict[str, Any]:
-    """Return the comm of the operation, and a name. Eager gradients are also matched by order. In a
-    graph, one operation may have several gradients."""
+    """Return the comm of the operation, and the name that matches this gradient on all ranks. In a
+    graph, an operation may have several gradients."""
     comm, forward = op.get_attr("comm"), op.get_attr("tensor_name").decode()
     with tf.name_scope(f"{op.type.lower()}_gradient") as scope:
         return {"comm": comm, "tensor_name": match(None, scope, comm, forward)}

@@ -88,8 +88,8 @@ def _open_destroy_process_group(dist: Any) -> None:
 
 
 def _open_shrink_group(dist: Any) -> None:
-    """Make dist.shrink_group, which destroys the default group and makes another one, keep what the
-    creation of the default group has begun."""
+    """Make dist.shrink_group, which replaces the default group, keep the environment switches that
+    the creation of the default group has turned on."""
     original = getattr(dist, "shrink_group", None)  # since PyTorch 2.10
     if original is None:
         return

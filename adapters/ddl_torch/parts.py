@@ -46,7 +46,7 @@ def allreduce_parts(operands: Tensor, workers: int, op: Op = "sum", *, group: An
 def reduce_scatter_parts(
     operands: Tensor, workers: int, op: Op = "sum", *, group: Any = None
 ) -> Tensor:
-    """Return this rank's rows of the result of `allreduce_parts`. All ranks get equally many.
+    """Return this rank's rows of the result of `allreduce_parts`. All ranks get the same number.
 
     operands  as in `allreduce_parts`; each worker's tensor has a number of rows, along its first
               dimension, that is a multiple of the number of ranks

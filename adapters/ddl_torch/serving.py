@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The use of ddl for requests for the backend "gloo", for programs that only support Gloo on
-CPUs."""
+"""Replacement of the backend "gloo" by ddl, for programs that support only Gloo on CPUs."""
 
 from __future__ import annotations
 

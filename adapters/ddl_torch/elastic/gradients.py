@@ -17,7 +17,7 @@ from ddl_torch.elastic.tensors import wide
 class Gradients:
     """The gradients of these parameters, in buckets of about `bucket_bytes` bytes. The first bucket
     has the last parameters, which the backward pass reaches first. Hooks detect that all gradients
-    of a bucket are computed. The last bucket needs none: it is complete when the pass ends."""
+    of a bucket are computed. The last bucket has no hooks: it is complete when the pass ends."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], bucket_bytes: float) -> None:
         self.buckets = list(_buckets(parameters, bucket_bytes))
