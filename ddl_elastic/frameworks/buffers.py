@@ -45,7 +45,7 @@ class Buffers:
 
 
 def _change(value: Values, committed: Values) -> Values:
-    """Return the change, which is exactly zero for equal values, including infinities."""
+    """Return `value` minus `committed`, exactly 0 for equal values, even for infinities."""
     with np.errstate(invalid="ignore"):
         change: Values = np.where(value == committed, np.zeros_like(value), value - committed)
     return change

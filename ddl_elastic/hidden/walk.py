@@ -190,7 +190,7 @@ class Walk:
     def _elements(
         self, root: Root, owner: Any, field: str, value: Any, name: str, depth: int
     ) -> Iterator[Item]:
-        """Yield the items in the objects of a container."""
+        """Yield the items that are reachable from the objects in a container."""
         if isinstance(value, Mapping):
             parts = list(value.items())[:ELEMENTS]
         else:

@@ -95,8 +95,8 @@ def _shares(owners: tuple[int, ...]) -> Mapping[int, Sequence[int]]:
 
 
 def _draw(seed: int, number: int, places: int) -> list[int]:
-    """Return pseudo-random 64-bit numbers from the seed and `number`: at least one more than
-    places."""
+    """Return at least `places` + 1 pseudo-random 64-bit numbers, derived from the seed and
+    `number`."""
     found = list[int]()
     while len(found) <= places:
         data = struct.pack("<3q", seed, number, len(found))
@@ -341,7 +341,7 @@ class Audit:
         return plan(self.rate, self._seed, number, owners)
 
     def joined(self, members: Iterable[int], step: int) -> None:
-        """Record that members join before a step: they were not wrong before it."""
+        """Record that members join before `step`. They computed nothing wrong in earlier steps."""
         for member in members:
             self._trusted[member] = self._whole[member] = step
 

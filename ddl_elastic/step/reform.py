@@ -115,7 +115,7 @@ def decide(ranks: Sequence[RankProgress], rank: int, workers: int) -> Decision:
 
 
 def adopt(owners: Sequence[int], ranks: Sequence[int]) -> list[int]:
-    """Return the owners, with each ownerless share given to the rank with the fewest. Pure."""
+    """Return the owners. A share without an owner goes to the rank with the fewest shares. Pure."""
     adopted, counts = list(owners), {rank: owners.count(rank) for rank in ranks}
     for worker, owner in enumerate(owners):
         if owner < 0:
@@ -212,8 +212,8 @@ class Watch:
             self._thread.start()
 
     def submit(self, function: Callable[[], object]) -> None:
-        """Call a function that submits operations, unless the comm is known to be dead: the thread
-        is then already leaving it."""
+        """Call a function that submits operations. Do not call it if the comm is known to be dead,
+        because the thread of this watch then leaves the comm."""
         with self._lock:
             if not self.noticed:
                 function()

@@ -276,8 +276,8 @@ class Step:
     # ---- audits ----
 
     def _audits(self) -> Mapping[int, int]:
-        """Return the workers whose shares are compared, with the rank that computes each share once
-        more."""
+        """Return the workers whose shares are compared, each with the rank that repeats its
+        share."""
         group, audit = self._group, self._audit
         if not audit:
             return {}

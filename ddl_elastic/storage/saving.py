@@ -114,7 +114,7 @@ class Saver:
 
     @property
     def begun(self) -> int:
-        """Steps of the last checkpoint that this rank has begun."""
+        """The number of steps of the last checkpoint that this rank has begun."""
         return self._part.steps
 
     def held_up(self, steps: int) -> float:
