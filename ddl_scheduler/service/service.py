@@ -401,7 +401,8 @@ class Service:
     # ---- what is carried out ----
 
     def _steer(self, now: float) -> None:
-        """Have each run use what the store gives to its job, once no other run holds it."""
+        """Grant the slots that the store allocates to each job, once no other run holds them. Start
+        runs if needed, and make runs without slots pause or cancel."""
         for job, run in self._runs.items():
             record = self._records.get(job)
             if record is None or record.state not in UNFINISHED:

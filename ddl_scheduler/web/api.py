@@ -295,7 +295,7 @@ async def tenant_put(call: CheckedRequest) -> Response:
     body=object_schema(role={"type": "string", "enum": list(ROLES)}),
 )
 async def token_create(call: CheckedRequest) -> Response:
-    """Create a token of a tenant, and return it; it cannot be read again."""
+    """Create a token for a tenant, and return it. It cannot be read again."""
     tenant, role = call.path["tenant"], call.body["role"]
     names = await call.service.database.call(lambda store: [each[0] for each in store.tenants()])
     if tenant not in names:

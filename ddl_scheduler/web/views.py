@@ -87,7 +87,8 @@ def tenants_view(store: Store, service: AppContext, sees: str | None) -> list[di
 
 
 def suspects_view(store: Store, sees: str | None) -> list[dict[str, Any]]:
-    """Hosts where audits have found wrong workers; of which job is only told to its tenant."""
+    """Return the hosts where audits have found wrong workers. Only callers who may see the job of a
+    finding get its number and text."""
     found = []
     for host, when, job, text in store.hosts_marked():
         record = store.job_find(job)
