@@ -142,7 +142,7 @@ def environments_table() -> list[str]:
             if each.built:
                 after = f"`pip install --no-build-isolation {' '.join(each.built)}`"
             if each.program and not after:
-                after = f"it needs Debian's {' '.join(f'`{name}`' for name in each.debian)}"
+                after = f"install Debian's {' '.join(f'`{name}`' for name in each.debian)}"
             accuracy = " | ".join(f"{percent:.2f} %" for percent in each.accuracy)
             lines.append(f"| {each.title} | `{packages}` | {after} | {accuracy} |")
     return lines
