@@ -19,8 +19,8 @@ from ddl_launch.failure import Failure
 # The exit code does not contain the time of the failure. It counts as this many seconds later than
 # a signal that killed, a lost host, or a reported exception.
 _EXIT_TAKES = 0.3
-# The form of libddl's messages about a lost member. Its rank is that of the world in a job with one
-# comm.
+# The form of libddl's messages about a lost member. In a job with one comm, the number is the rank
+# in the world.
 _LOSS = re.compile(r"rank (\d+) on [^\s:]+ (?:is dead|is lost|left the comm|hung up)")
 _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: .*)?$")
 

@@ -68,7 +68,7 @@ class Supervisor(ABC):
         self._leave_at: float | None = None  # when to give up on ranks that SIGKILL does not end
         self._left: set[int] = set()  # ranks that are still running then
         self._asked_to_end = 0
-        self._interrupted = False  # by SIGINT, as of Ctrl-C
+        self._interrupted = False  # SIGINT, such as from Ctrl-C, has arrived
         self._spoke_last: int | None = None  # the rank whose output was shown last
         self._begun = time.monotonic()
         self._selector = selectors.DefaultSelector()

@@ -27,7 +27,7 @@ _WHOLE = {
     "broadcast",
     "reduce",
     "ordered",
-}  # for the other operations, count is that of one of `size` blocks
+}  # for other operations, count is the length of one of the `size` blocks
 _ELEMENT = 4
 SPANS_MAX = 20_000_000  # simulated within about a minute
 
