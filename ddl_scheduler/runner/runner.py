@@ -275,7 +275,7 @@ class Runner:
                     self._service.close()
                 self._service, self._told = Channel(connection, protocol.TO_RUN), None
                 if self._where:
-                    with suppress(OSError):  # the next poll finds out
+                    with suppress(OSError):  # the next poll detects the lost connection
                         told = protocol.RunListens(*self._where, self._number, self._engine.held)
                         self._service.send(told)
                 return
@@ -324,7 +324,7 @@ class Runner:
         if now < self._told_at + TELL_EVERY and known == (self._number, self._engine.held):
             return
         told, self._told_at = self._describe(), now
-        with suppress(OSError):  # the next poll finds out
+        with suppress(OSError):  # the next poll detects the lost connection
             if self._service.offer(told):  # fails if the service does not keep up
                 self._told = told
 

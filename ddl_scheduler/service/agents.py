@@ -83,7 +83,7 @@ class AgentPool:
         for agent in self._agents.values():
             agent.channel.close()
 
-    # ---- what comes ----
+    # ---- messages from agents ----
 
     @property
     def connections(self) -> list[Any]:
@@ -159,7 +159,7 @@ class AgentPool:
             self._away[name] = (agent.slots, time.monotonic() + REDIAL_LIMIT)
         self._show(f"agent {name} is lost: {why}")
 
-    # ---- what they are asked for ----
+    # ---- requests to agents ----
 
     def serve(self, run: str, port: int, slots: Collection[str]) -> None:
         """Ask the agents of these slots to connect to the run."""

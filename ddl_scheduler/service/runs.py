@@ -67,10 +67,10 @@ class Run:
 
     def _send(self, message: protocol.ToRun) -> None:
         if self.channel:
-            with suppress(OSError):  # the next poll finds out
+            with suppress(OSError):  # the next poll detects the lost connection
                 self.channel.send(message)
 
-    # ---- the reports of the run ----
+    # ---- reports of the run ----
 
     def hear(self) -> bool:
         """Handle the received messages. Return whether they may change the plan."""

@@ -297,7 +297,7 @@ class Service:
             self._crashes.pop(job, None)
         self._records, self._given = found, self._store.slots()
 
-    # ---- ends ----
+    # ---- ended runs ----
 
     def _end_runs(self, now: float) -> None:
         for job, run in list(self._runs.items()):
@@ -398,7 +398,7 @@ class Service:
             self._move(record.id, JobState.FAILED, now, f"its specification is invalid: {error}")
             return None
 
-    # ---- what is carried out ----
+    # ---- carrying out plans ----
 
     def _steer(self, now: float) -> None:
         """Grant the slots that the store allocates to each job, once no other run holds them. Start
