@@ -78,11 +78,11 @@ class Adapter:
 
     @property
     def is_small(self) -> bool:
-        """Whether its framework needs an environment of its own."""
+        """Return whether the framework needs its own environment."""
         return bool(self.frameworks)
 
     def tests(self) -> dict[str, Any]:
-        """The names that the tests.py of its folder defines; none without such a file."""
+        """Return the names that the folder's tests.py defines; none without this file."""
         contract = str(ROOT / "tests" / "adapters" / "contract")
         if contract not in sys.path:
             sys.path.append(contract)  # which has shims.py
@@ -90,7 +90,7 @@ class Adapter:
         return runpy.run_path(str(file)) if file.exists() else {}
 
     def pages(self) -> dict[str, str]:
-        """The modules that have a page in the reference, and its title."""
+        """Return the modules that have a page in the reference, and the title of this page."""
         own = {}
         if "__all__" in (self.folder / "__init__.py").read_text():
             own[self.package] = self.title
@@ -100,7 +100,7 @@ class Adapter:
 
 
 def read(folder: Path) -> Adapter:
-    """The adapter of this folder. Raises TypeError for keys that are missing or unknown."""
+    """Return the adapter of this folder. Raises TypeError for unknown or missing keys."""
     found = tomllib.loads((folder / "adapter.toml").read_text())
     frameworks = {name: Framework(**table) for name, table in found.pop("frameworks", {}).items()}
     return Adapter(folder.name.removeprefix("ddl_"), frameworks=frameworks, **found)
@@ -157,7 +157,7 @@ def types_table() -> list[str]:
 
 
 def with_tables(text: str) -> str:
-    """The page with its tables written again."""
+    """Return the page with its tables written again."""
     for name, table in (
         ("adapters", adapters_table()),
         ("environments", environments_table()),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which C files a reader meets who follows one warm all-reduce of two ranks that share memory.
+"""The C files that a reader needs to follow one warm all-reduce of two ranks that share memory.
 
     python tests/check_hot_files.py          compare with docs/ARCHITECTURE.md, and with the limit
     python tests/check_hot_files.py --list   only print them
@@ -66,7 +66,8 @@ int main(int argc, char **argv)
 
 
 def flags(source: Path) -> list[str]:
-    """What this file needs besides the common flags: the same as in libddl/CMakeLists.txt."""
+    """Return the flags that this file needs besides the common ones: the same as in
+    libddl/CMakeLists.txt."""
     return {
         "avx2.c": ["-mavx2", "-mf16c"],
         "avx512.c": [f"-mavx512{x}" for x in ("f", "bw", "vl", "dq")] + ["-mf16c"],
@@ -101,13 +102,13 @@ def free_port() -> int:
 
 
 def run_job(folder: Path, nbytes: int) -> set[str]:
-    """The files that two ranks ran, with their folders below libddl/src."""
+    """Return the files that two ranks ran, with their folders below libddl/src."""
     with tempfile.TemporaryDirectory(dir=folder) as counts:
         env = {
             **os.environ,
             "DDL_RENDEZVOUS": f"tcp://127.0.0.1:{free_port()}",
             "DDL_SIZE": "2",
-            "DDL_HEARTBEAT_MS": "3000",  # the detector stays out of it
+            "DDL_HEARTBEAT_MS": "3000",  # without the detector's files
             "DDL_SUSPECT_MS": "20000",
             "DDL_DEAD_MS": "60000",
             "GCOV_PREFIX": counts,
@@ -137,13 +138,13 @@ def run_job(folder: Path, nbytes: int) -> set[str]:
 
 
 def documented() -> dict[str, set[str]]:
-    """The table in docs/ARCHITECTURE.md: for each size, the files it lists."""
+    """Return the table in docs/ARCHITECTURE.md: for each size, its files."""
     rows = re.findall(r"^\| `([\w/]+\.c)` \|.*\| ([^|]+) \|$", TABLE.read_text(), re.M)
     return {size: {name for name, when in rows if when in (size, "both")} for size in SIZES}
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, print, and unless only listing, compare."""
+    """Measure and print the files, and compare them unless only listing."""
     if not shutil.which("gcov") or not shutil.which("gcc"):
         print("skipped: there is no gcc with gcov")
         sys.exit(CANNOT)

@@ -34,7 +34,7 @@ LAYERS = {
     "base": set(),
 }
 
-# The same for the folders, and the modules outside them, of Python packages.
+# The same for the folders of Python packages, and for the modules outside of them.
 PYTHON_LAYERS = {
     "ddl_elastic": {
         "cli": {"job", "verify", "coordinator", "hidden", "engines", "base"},
@@ -77,9 +77,9 @@ ROOMS = {
     "engine": ("", "executor", "messages", "named", "recorder", "calls"),
 }
 
-# Functions of their arguments alone: no I/O, no clock, no threads, no environment.
+# Functions of their arguments alone: no I/O, clock, threads or environment.
 PURE = {"plan", "topo", "reduce", "membership"}
-# These also have no memory but what they are given, so that a state is copied by memcpy.
+# These also have no memory except their arguments, so that memcpy copies a state.
 WITHOUT_MEMORY = {"membership"}
 MEMORY_HEADERS = {"errno.h", "stdatomic.h", "stdlib.h"}
 MEMORY_CALLS = re.compile(r"\b(malloc|calloc|realloc|free|strdup|ddl__now)\s*\(")
@@ -95,7 +95,7 @@ IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|printf|clock_gettime|rand|ra
 
 ENVIRONMENT = ("comm/environment.c", "base/log.c")  # the only readers of it in the library
 IMPORTER = "ddl_core/_lib.py"
-# The frameworks that each adapter may import, and all.
+# The frameworks that each adapter may import, and all frameworks.
 ADAPTERS = {adapter.package: set(adapter.imports) for adapter in adapter_list.ADAPTERS.values()}
 FRAMEWORKS = {"flax", *adapter_list.ADAPTER_OF}.union(*ADAPTERS.values())
 LAUNCH = "ddl_launch"  # ELASTIC and SCHEDULER import it
@@ -114,7 +114,7 @@ PURE_MODULES = {
     *("__future__", "collections", "dataclasses", "functools", "hashlib", "heapq", "math"),
     *("numpy", "re", "struct", ELASTIC, SCHEDULER),
 }
-LONG = 600  # lines of a file that is reported
+LONG = 600  # lines of a file from which it is reported
 LONGER = {"libddl/include/ddl/ddl.hpp"}  # read by section
 NATIVE = {".c", ".h", ".cpp", ".hpp"}
 TEXT = {".c", ".h", ".cpp", ".hpp", ".py", ".sh"}
@@ -138,7 +138,8 @@ EXPORT = re.compile(r"^DDL_API\s[^;(]*?\b(ddl_\w+)\s*\(", re.MULTILINE)
 
 
 def strip_comments(text: str) -> str:
-    """Without C comments, but with all line breaks, so that line numbers hold."""
+    """Return the text without C comments, but with all line breaks, so that line numbers stay
+    valid."""
     return COMMENT.sub(lambda match: "\n" * match.group().count("\n"), text)
 
 
@@ -211,7 +212,7 @@ def check_include(layer: str, room: str, system: bool, name: str) -> str | None:
 
 
 def extension_module(root: Path) -> str:
-    """The name under which ddl_core/_build.py builds the cffi module, without its package."""
+    """The name of the cffi module that ddl_core/_build.py builds, without its package."""
     build = root / "ddl_core" / "_build.py"
     found = (
         re.search(r"set_source\(\s*[\"']([\w.]+)", build.read_text()) if build.exists() else None
@@ -231,8 +232,9 @@ def imported(node: ast.AST, package: tuple[str, ...]) -> list[str]:
 
 
 def check_python(root: Path) -> Iterator[str]:
-    """One importer of the extension; only adapters import frameworks, and read no environment;
-    imports between the packages point down; pure modules import nothing that is not."""
+    """One module imports the extension, only adapters import frameworks, and adapters do not read
+    the environment. Imports between the packages point down, and pure modules import only pure
+    ones."""
     extension = f"ddl_core.{extension_module(root)}"
     for folder in ("ddl", "ddl_core", LAUNCH, ELASTIC, SCHEDULER, "adapters"):
         for path in sorted((root / folder).rglob("*.py")):

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 OURS = ROOT / "libddl/src/device/nccl/nccl.h"
 
-# The header wants two of CUDA's, of which it uses one type.
+# The header includes two headers of CUDA, of which it uses one type.
 CUDA = "#pragma once\ntypedef struct CUstream_st *cudaStream_t;\n"
 
 COMPARISON = """
@@ -64,7 +64,7 @@ def package() -> Path:
 
 
 def parameters(text: str, symbol: str) -> int:
-    """How many the function has in this header."""
+    """Return the number of the function's parameters in this header."""
     found = re.search(rf"\b{symbol}\b\s*,?\s*\(([^;]*?)\)[;)]", text)
     assert found, f"{symbol} is not in the header"
     return 0 if found[1].strip() in ("", "void") else found[1].count(",") + 1

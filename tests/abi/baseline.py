@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorded ABI: what libabigail sees of the library's functions and of the types they use.
+"""The recorded ABI: the library's functions and the types that they use, as libabigail reads them.
 
     python tests/abi/baseline.py check     compare the library built from this tree with the record
     python tests/abi/baseline.py record    write the record anew (make abi-baseline)
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("libddl.abi")
 TREE = ROOT / "build" / "abi"
 INCLUDE = ROOT / "libddl" / "include"
-SKIPPED = 77  # the exit code where libabigail or CMake is missing
+SKIPPED = 77  # the exit code if libabigail or CMake is missing
 
 ADVICE = """
 The ABI differs from its record. If programs compiled before would break, do not do it: append to
@@ -31,7 +31,7 @@ structs, give new symbols a node of their own in libddl.map. If the change is me
 
 
 def missing() -> list[str]:
-    """The programs that this needs and that are not here."""
+    """Return the missing programs."""
     return [name for name in ("abidw", "abidiff", "cmake") if not shutil.which(name)]
 
 
@@ -51,7 +51,7 @@ def build() -> Path:
 
 
 def record(library: Path, output: Path = RECORD) -> None:
-    """Write what abidw says of the library, without paths."""
+    """Write the output of abidw for the library, without paths."""
     command = ["abidw", "--exported-interfaces-only", "--drop-private-types", "--no-architecture"]
     command += ["--no-show-locs", "--no-corpus-path", "--no-comp-dir-path", "--no-elf-needed"]
     command += ["--type-id-style", "hash", "--headers-dir", str(INCLUDE), str(library)]
@@ -60,8 +60,8 @@ def record(library: Path, output: Path = RECORD) -> None:
 
 
 def difference(library: Path, recorded: Path = RECORD) -> str:
-    """What abidiff says, "" when nothing differs. It compares records, for of a library it would
-    see the private types as well."""
+    """Return the output of abidiff, "" if nothing differs. It compares records, because it would
+    compare a library's private types as well."""
     with tempfile.TemporaryDirectory() as folder:
         now = Path(folder) / "now.abi"
         record(library, now)

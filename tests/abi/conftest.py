@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the ABI share: the library that users get."""
+"""Fixtures for the tests of the ABI: the installed library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def library() -> str:
-    """The installed libddl.so.1: the one that every user of the package gets."""
+    """The installed libddl.so.1, as users of the package get it."""
     files = importlib.metadata.files("libddl") or []
     found = {Path(str(file.locate())).resolve() for file in files if file.name == "libddl.so.1"}
     assert len(found) == 1, f"the package holds {sorted(map(str, found)) or 'no libddl.so.1'}"

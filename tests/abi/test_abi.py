@@ -24,7 +24,7 @@ def run(*command: str) -> str:
 
 
 def header() -> str:
-    """The header without its comments."""
+    """Return the header without its comments."""
     return re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
 
 
@@ -33,7 +33,7 @@ def declared() -> set[str]:
 
 
 def nodes() -> list[tuple[str, list[str], str]]:
-    """The map's version nodes in order: name, exported symbols, the node it builds upon."""
+    """Return the map's version nodes in order: name, exported symbols, the node that it extends."""
     text = re.sub(r"/\*.*?\*/|#[^\n]*", "", MAP.read_text(), flags=re.DOTALL)
     found = re.findall(r"(\w[\w.]*)\s*\{(.*?)\}\s*([\w.]*)\s*;", text, re.DOTALL)
     return [(name, re.findall(r"\b(ddl_\w+)\s*;", body), base) for name, body, base in found]
@@ -55,7 +55,7 @@ def test_map_lists_the_declared_functions() -> None:
 
 
 def test_map_has_a_node_per_release() -> None:
-    """Each builds upon the last, and none is younger than the header."""
+    """Each version node extends the one before it, and none is newer than the header."""
     names = [name for name, _, _ in nodes()]
     releases = [tuple(map(int, name.removeprefix("DDL_").split("."))) for name in names]
     assert releases == sorted(set(releases))
@@ -91,7 +91,7 @@ def test_recorded_layout() -> None:
 
 
 def test_layout_records_everything() -> None:
-    """A constant, struct or field added to the header is added to layout.c as well."""
+    """A constant, struct or field that is added to the header must be added to layout.c as well."""
     recorded = LAYOUT.read_text()
     for body in re.findall(r"enum\s*\w*\s*\{(.*?)\}", header(), re.DOTALL):
         for name in re.findall(r"\b(DDL_\w+)\s*=", body):
@@ -120,7 +120,7 @@ def test_one_version() -> None:
 
 @pytest.fixture(scope="module")
 def debug_library() -> Path:
-    """Built from this tree with the debug information that libabigail reads."""
+    """Build the library from this tree, with the debug information that libabigail reads."""
     if baseline.missing():
         pytest.skip(f"not here: {', '.join(baseline.missing())} (Debian: abigail-tools)")
     return baseline.build()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddl.hpp and ddl_mpi.h: clean in every language they are for, and right against the library."""
+"""ddl.hpp and ddl_mpi.h compile without warnings in each language that they support, and work with
+the installed library."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def need(*programs: str) -> None:
 
 
 def linked(library: str) -> list[str]:
-    """What a program is linked with, to use the installed library."""
+    """Return the linker options for a program that uses the installed library."""
     return [library, f"-Wl,-rpath,{Path(library).parent}", "-pthread"]
 
 
@@ -42,7 +43,7 @@ def test_cpp(compiler: str, standard: str, library: str, run_program: Run, tmp_p
 
 
 def test_cpp_has_every_function() -> None:
-    """Each function of ddl.h is called by ddl.hpp; each operation in both forms."""
+    """ddl.hpp calls each function of ddl.h, and each operation in both forms."""
     wrapper = (INCLUDE / "ddl" / "ddl.hpp").read_text()
     header = (INCLUDE / "ddl" / "ddl.h").read_text()
     texts = {"ddl_strerror", "ddl_version", "ddl_dtype_size"}  # of use as they are
@@ -81,7 +82,7 @@ def test_mpi(
     compiler: str, language: list[str], library: str, run_program: Run, tmp_path: Path
 ) -> None:
     need(compiler, "mpirun")
-    # Open MPI's own C++ bindings, which mpi.h may still draw in, are not ours to keep clean.
+    # Open MPI's own C++ bindings, which mpi.h may still include, may have warnings.
     quiet = ["-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"]
     program = tmp_path / "program"
     command = [compiler, *quiet, *STRICT, *language, HERE / "ddl_mpi.c", "-x", "none"]

@@ -43,7 +43,7 @@ COMMENTS = {
 
 
 def section(name: str) -> str:
-    """The text between this line of dashes and the next."""
+    """Return the text between this line of dashes and the next one."""
     (text,) = re.findall(rf"/\* -+ {name} \*/\n(.*?)(?=/\* -{{8,}}|/\* ---- )", HEADER, re.DOTALL)
     return str(text)
 
@@ -68,7 +68,7 @@ def test_function_says_what_a_caller_must_know(name: str) -> None:
     for other in re.findall(r"Otherwise as (ddl_\w+)\.", comment):
         comment += COMMENTS[other]
     operation = parameters.endswith("ddl_work **work") and "ddl_comm *comm" in parameters
-    if operation:  # Common rules hold by the section, elsewhere by these words
+    if operation:  # in the section of operations, common rules say it; elsewhere, these words do
         assert f"{name}(" in section("operations") or says(RULES, comment)
         return
     assert says(THREADS, comment), "which threads may call it?"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for pycaffe, with the part of its documented interface that ddl_caffe uses.
+"""A stand-in for pycaffe: the part of its documented interface that ddl_caffe uses.
 
 A net of two InnerProduct layers that share one bias, with a ReLU in between and a EuclideanLoss.
 `make test-heritage` builds the real Caffe and tries the same.
@@ -66,7 +66,7 @@ class Net:
 
 
 class Solver:
-    """Plain gradient descent, of a build without callbacks."""
+    """Plain gradient descent, in a build without callbacks."""
 
     def __init__(self, seed: int) -> None:
         self.net = Net(seed)

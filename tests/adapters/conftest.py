@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the adapters' tests share."""
+"""Fixtures for the tests of the adapters."""
 
 import os
 import sys
@@ -17,9 +17,9 @@ EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 def native_part(
     run_program: Run, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], list[Path]]:
-    """The native parts of an adapter, built in the user's cache before the first test that needs
-    them, so that no rank's time limit has to cover that. Workers of pytest tell each other, since
-    each look takes seconds of a framework's import."""
+    """Build the native parts of an adapter in the user's cache before the first test that needs
+    them, so that no rank's time limit includes the build. The workers of pytest share the result,
+    because each check imports a framework, which takes seconds."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 

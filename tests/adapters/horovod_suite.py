@@ -110,7 +110,7 @@ class Recorder:
             self._failure = self._failure or report.longreprtext
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        outcomes = self._outcomes[:-1] or self._outcomes  # those of subtests, then the test's own
+        outcomes = self._outcomes[:-1] or self._outcomes  # subtests, then the test
         outcome = "passed" if "passed" in outcomes else "skipped"
         self._write(nodeid.rpartition("::")[2], "failed" if self._failure else outcome)
         self._outcomes, self._failure = [], ""
@@ -228,7 +228,7 @@ def main() -> int:
         parser.error(
             f"{', '.join(missing)}: no such file; give test/parallel of a clone of Horovod"
         )
-    for adapter in ("ddl_torch", "ddl_tensorflow"):  # so that no limit has to cover the compiler
+    for adapter in ("ddl_torch", "ddl_tensorflow"):  # so that no time limit includes the compiler
         subprocess.run([sys.executable, "-m", adapter, "build"], check=True)
     passed = [run_file(each, arguments.ranks) for each in files]
     return 0 if all(passed) else 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddl_caffe's solver, on a stand-in for pycaffe, and on Caffe where it is installed."""
+"""ddl_caffe's solver, with a stand-in for pycaffe, and with Caffe if it is installed."""
 
 import importlib.util
 from pathlib import Path
@@ -112,6 +112,7 @@ def test_solver(ddlrun: Run, size: int) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("caffe") is None, reason="there is no caffe")
 @pytest.mark.parametrize("size", [1, 2])
 def test_solvers_of_caffe(ddlrun: Run, size: int) -> None:
-    """As the stand-in, on Caffe's own nets, with callbacks and by the loop; snapshots on rank 0."""
+    """The same as with the stand-in, on Caffe's own nets, with callbacks and with the loop. Rank 0
+    writes snapshots."""
     ended = ddlrun(size, ON_CAFFE, limit=120).expect_success()
     assert all(ended.lines(rank) == ["right"] for rank in range(size))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddl_chainer's communicator, and what ChainerMN builds on it."""
+"""ddl_chainer's communicator, and ChainerMN's functions that use it."""
 
 import importlib.util
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDL_METRICS_PORT, dump_on_signal and the warning of misspelt variables, with every adapter."""
+"""DDL_METRICS_PORT, dump_on_signal and the warning about misspelt variables, with every adapter."""
 
 import importlib.util
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's API over libddl: what docs/horovod.md says of the names in Horovod's documentation,
-which horovod_names.txt lists. Their values: programs/horovod_*.py."""
+"""Horovod's API over libddl: docs/horovod.md describes each name in Horovod's documentation, as
+listed in horovod_names.txt. programs/horovod_*.py test the results."""
 
 import json
 import random
@@ -91,7 +91,7 @@ def test_page_lists_what_horovod_documents() -> None:
 
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
 def test_modules_have_what_the_page_says(run_here: Run) -> None:
-    """In a process of its own, since frameworks start threads."""
+    """Import it in a separate process, since frameworks start threads."""
     command = [sys.executable, "-c", SIGNATURES, *MODULES]
     ended = run_here(command, limit=120).expect_success()
     modules: dict[str, dict[str, list[str] | None]] = json.loads(ended.out)
@@ -99,7 +99,7 @@ def test_modules_have_what_the_page_says(run_here: Run) -> None:
         f"{module} {name}" + ("" if arguments is None else f"({', '.join(arguments)})")
         for module, has in modules.items()
         for name, arguments in has.items()
-        if "." not in name and "SyncBatchNorm" not in name  # which a framework's class defines
+        if "." not in name and "SyncBatchNorm" not in name  # a framework's class defines it
     ]
     recorded = (FOLDER / "horovod_signatures.txt").read_text().splitlines()[1:]
     assert sorted(written) == sorted(recorded)
@@ -125,7 +125,7 @@ def test_modules_have_what_the_page_says(run_here: Run) -> None:
     ],
 )
 def test_values(ddlrun: Run, program: str, parts: int, size: int) -> None:
-    """Each name that the page calls served is among those that the program has used."""
+    """The program has used each name that the page calls "served"."""
     path = FOLDER / "programs" / f"horovod_{program}.py"
     ended = ddlrun(size, path, env={"TF_CPP_MIN_LOG_LEVEL": "2"}, limit=300).expect_success()
     assert ended.out.count("done ") == parts * size, ended.out
@@ -177,7 +177,7 @@ def test_tensorflow_graphs_without_compiler_work(ddlrun: Run, tmp_path: Path) ->
 
 
 class Threads:
-    """Members of a process set that are threads of this process."""
+    """Members of a process set, as threads of this process."""
 
     group = None
 
@@ -213,7 +213,7 @@ def executors() -> Iterator[list[Executor]]:
 
 
 def call_all(executor: Executor, calls: list[MemberCall], order: list[str]) -> list[Future[str]]:
-    """Submit the calls. Each one's result is its name, which it adds to the order."""
+    """Submit the calls. The result of each call is its name, which it appends to the order."""
 
     def performs(name: str) -> Perform:
         return lambda group, calls: order.append(name) or name
@@ -263,7 +263,7 @@ def test_graph_calls_with_joined_members_are_performed(executors: list[Executor]
     assert order == ["both", "both", "alone"]
 
 
-# In the order and with the calls of Horovod's guides for PyTorch and Keras.
+# The calls of Horovod's guides for PyTorch and Keras, in their order.
 SCRIPTS = {
     "torch": """
 import torch
@@ -388,7 +388,7 @@ class TensorFlowTests(unittest.TestCase):
 @pytest.mark.slow
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
 def test_suite_notices_failures_and_passes(run_here: Run, tmp_path: Path) -> None:
-    """In place of Horovod's own tests, which this repository does not have."""
+    """A replacement for Horovod's own tests, which are not in this repository."""
     for name, text in SUITE.items():
         (tmp_path / name).write_text(text)
     command = [sys.executable, FOLDER / "horovod_suite.py", tmp_path]

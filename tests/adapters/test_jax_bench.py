@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m bench training --framework jax measures jax's collectives and ddl_jax's operations. No
-test can tell whether they are fast."""
+"""python -m bench training --framework jax measures jax's collectives and ddl_jax's operations. The
+test does not check the times."""
 
 import importlib.util
 import json

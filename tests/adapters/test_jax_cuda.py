@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of JAX on NVIDIA GPUs: what they call, and what the handler does. The GPU and XLA's
-client for it are stand-ins."""
+"""Programs of JAX on NVIDIA GPUs: their calls, and the handler. The GPU and XLA's client for it are
+stand-ins."""
 
 import importlib.util
 import shutil
@@ -61,8 +61,8 @@ def test_operations(ddlrun: Run, cuda_standin: Path, frames: Path, size: int) ->
 
 @pytest.mark.usefixtures("jax_native")
 def test_what_a_program_calls(run_here: Run) -> None:
-    """On a GPU a broadcast has the array's memory as its result, and what is reduced to a root gets
-    zeros for the others."""
+    """On a GPU, a broadcast uses the array's memory for its result, and a reduce gives ranks other
+    than the root zeros."""
     ended = run_here([sys.executable, "-c", LOWERED], limit=120).expect_success()
     assert ended.out.splitlines() == [
         "cpu broadcast 1 False",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library that jaxlib takes for an MPI, called as threads of XLA do while others end comms."""
+"""The library that jaxlib loads as an MPI. Threads call it like XLA's, while other threads end
+comms."""
 
 import importlib.util
 import sys
@@ -11,7 +12,7 @@ from conftest import Run
 if importlib.util.find_spec("jax") is None:  # an import takes seconds
     pytest.skip("there is no jax", allow_module_level=True)
 
-# A message that nobody has sent is received on rank 0 by MPI's calls; rank 1 is a comm of ddl_core.
+# Rank 0 uses MPI's calls and receives a message that nobody has sent; rank 1 is a comm of ddl_core.
 PROGRAM = """
 import ctypes, sys, threading
 from concurrent.futures import ThreadPoolExecutor

@@ -8,7 +8,7 @@ from conftest import Run
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# As for mpi4jax, but for its first two lines.
+# The program for mpi4jax, except its first two lines.
 PROGRAM = """
 from mpi4py import MPI
 import mpi4jax

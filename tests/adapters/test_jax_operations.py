@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddl_jax on real processes: operations under every transformation, failures, how processes end.
-What is checked of operations is in programs/."""
+"""ddl_jax on real processes: operations under every transformation, failures, the exit of
+processes. The programs of the operations are in programs/."""
 
 import importlib.util
 import re
@@ -38,7 +38,7 @@ rank, size = ddl.rank(), ddl.size()
 
 @pytest.fixture(autouse=True)
 def built(jax_native: list[Path]) -> None:
-    """The native parts are there before any rank's time runs."""
+    """Build the native parts before the time limits of the ranks begin."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def ranks(unwatched: Run) -> Run:
 @pytest.mark.parametrize(
     ("size", "sample"),
     [
-        (2, ["sample"]),  # of what is transformed
+        (2, ["sample"]),  # a sample of the transformations
         *(pytest.param(size, [], marks=pytest.mark.slow) for size in (1, 2, 3)),
     ],
 )
@@ -69,8 +69,8 @@ def test_invariant_sums(ddlrun: Run, size: int, links: str) -> None:
 
 
 def test_failures_inside_programs(ranks: Run) -> None:
-    """A mismatch and a dead rank, in the middle of a compiled program; then the world is joined
-    anew, and one program serves in both worlds. No rank ends another's process."""
+    """A mismatch and a dead rank, in the middle of a compiled program. Then the world is joined
+    again, and the same program runs in both worlds. No rank ends another's process."""
     text = """
 step = jax.jit(lambda v: jax.lax.fori_loop(0, 3, lambda i, u: ddl.allreduce(u) * 0.5, v))
 assert step(jnp.ones(5))[0] == (size / 2) ** 3
@@ -158,8 +158,8 @@ def test_each_rank_ends_well(ranks: Run, name: str, size: int, program: str) -> 
 
 
 def test_ends_of_processes(ranks: Run) -> None:
-    """With results nobody has waited for, without shutdown; with an operation that no other rank
-    comes to; and with one that has failed. None hangs, none shouts."""
+    """Ranks exit with results that were not waited for, without shutdown; with an operation that no
+    other rank calls; and after a failed operation. None hangs, and none prints a false error."""
     text = """
 results = [ddl.allreduce(jnp.ones(100_000)) for _ in range(5)]
 pending = jax.jit(lambda v: ddl.allreduce(jnp.sin(v)))(jnp.ones(100_000))

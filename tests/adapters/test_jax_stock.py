@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jax's own collectives over libddl, on real processes: what works is checked in programs/; here
-also what is refused, how failures are told, and programs that know nothing of it."""
+"""jax's own collectives over libddl, on real processes. The programs are in programs/. This file
+also tests unsupported operations, failures, and programs that do not know libddl."""
 
 import importlib.util
 import re
@@ -32,7 +32,7 @@ total = float(step(ranks()).addressable_data(0)[0])
 
 @pytest.fixture(autouse=True)
 def built(jax_native: list[Path]) -> None:
-    """The native parts are there before any rank's time runs."""
+    """Build the native parts before the time limits of the ranks begin."""
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -89,7 +89,8 @@ except Exception as error:
 
 @pytest.mark.slow
 def test_end_with_collectives_under_way(unwatched: Run) -> None:
-    """Those whose results one rank has dropped are still run for the other, which comes later."""
+    """Programs whose results one rank has dropped still run for the other rank, which starts
+    later."""
     text = f"""
 import ddl_jax
 ddl_jax.initialize(timeout=60)
@@ -117,7 +118,7 @@ def test_under_mpirun(run_here: Run, mpi: Mpi, tmp_path: Path) -> None:
     program.write_text(f"import ddl_jax\nddl_jax.initialize(timeout=60)\n{PLAIN}print(total)\n")
     command, env = mpi.command(2, program), mpi.environment
     ended = run_here(command, env=env, limit=120).expect_success()
-    assert "".join(ended.out.split()) == "3.03.0"  # two lines, whose ends may come together
+    assert "".join(ended.out.split()) == "3.03.0"  # two lines, whose ends may be printed together
 
 
 @pytest.mark.slow
@@ -182,7 +183,7 @@ def test_refused_at_the_start(run_here: Run, tmp_path: Path) -> None:
 
 
 def test_calls_that_are_not_mapped(jax_native: list[Path]) -> None:
-    """Each says its name, and there is one for each name that jaxlib looks up."""
+    """Each function reports its name, and there is one for each name that jaxlib looks up."""
     (library,) = (path for path in jax_native if "mpi" in path.name)
     text = f"""
 import ctypes

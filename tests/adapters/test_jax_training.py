@@ -19,7 +19,7 @@ SHOWN = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "jax.md").read_text(
 
 @pytest.fixture(autouse=True)
 def built(jax_native: list[Path]) -> None:
-    """The native parts are there before any rank's time runs."""
+    """Build the native parts before the time limits of the ranks begin."""
 
 
 @pytest.mark.parametrize("style", [[], pytest.param(["--stock"], marks=pytest.mark.slow)])

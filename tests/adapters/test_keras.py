@@ -23,7 +23,7 @@ EQUAL_PARTS = (
 )
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
-# In a process that must not find libddl.
+# A separate process, which must not find libddl.
 WITHOUT_DDL = """
 import sys
 for name in ("ddl_core", "ddl_keras", "ddl_tensorflow", "ddl_jax", "ddl_torch"):
@@ -41,7 +41,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "jax")]
 
 @pytest.fixture(params=["tensorflow", *SLOW])
 def backend(request: pytest.FixtureRequest, native_part: Callable[[str], list[Path]]) -> str:
-    """A backend of Keras that is installed here, its adapter's native part built."""
+    """The name of an installed backend of Keras whose adapter's native part is built."""
     name: str = request.param
     for needed in (name, f"ddl_{name}"):
         if importlib.util.find_spec(needed) is None:
@@ -65,12 +65,13 @@ def test_training_without_compiler(ddlrun: Run, run_program: Run, tmp_path: Path
 def trains_as_one(
     ddlrun: Run, run_program: Run, tmp_path: Path, env: dict[str, str], *more: str
 ) -> None:
-    """Two processes with halves of the batches have the losses of one with the whole."""
+    """Two processes with halves of the batches have the losses of one process with whole
+    batches."""
     ended = ddlrun(2, PROGRAM, str(tmp_path), *more, env=env, limit=240).expect_success()
     together = json.loads(ended.lines(0)[0])
     files = [tmp_path / "model.keras", tmp_path / "normalized.keras"]
     command = [sys.executable, "-c", WITHOUT_DDL, *files]
-    alone_env = {**env, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # PyTorch looks for ddl itself
+    alone_env = {**env, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # PyTorch finds ddl by itself
     loaded = run_program(command, cwd=tmp_path, env=alone_env, limit=90).expect_success()
     assert loaded.out.splitlines() == [
         "SGD ['Dense', 'Dense']",
@@ -78,7 +79,7 @@ def trains_as_one(
     ]
     for file in files:
         file.unlink()
-    # The losses of the same program, as one process.
+    # Return the losses of the same program in one process.
     command = [sys.executable, PROGRAM, tmp_path, *more, "losses"]
     ended = run_program(command, cwd=tmp_path, env=env, limit=240).expect_success()
     alone = json.loads(ended.out)

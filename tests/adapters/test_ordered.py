@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ordered sums take the tensors of every framework, without a copy of their own."""
+"""Ordered sums accept the tensors of every framework, without copying them."""
 
 import importlib.util
 import sys
@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import Run
 
-# In a process of its own: JAX's backend would make every later fork of this one a warning.
+# A separate process: if this one had JAX's backend, every later fork of it would print a warning.
 PROGRAM = """
 import importlib, sys
 import numpy as np

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The digits examples of the smaller adapters: two processes reach what one reaches.
+"""The digits examples of the smaller adapters: two processes reach the accuracy of one.
 
 Each framework has an environment of its own, which `make test-heritage` makes. Frameworks that are
 not installed are skipped.

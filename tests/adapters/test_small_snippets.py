@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/heritage.md shows of each framework trains on two ranks, with what it assumes added.
+"""The code in docs/heritage.md for each framework trains on two ranks, in a program with the names
+that it uses.
 
 Frameworks that are not installed are skipped; `make test-heritage` has them all.
 """

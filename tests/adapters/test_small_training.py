@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers of the smaller adapters: whatever a program calls to update, gradients are
-averaged. Frameworks that are not installed are skipped; `make test-heritage` has them all."""
+"""The optimizers of the smaller adapters average gradients in every method that updates."""
 
 import importlib.util
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddl_tensorflow: operations, gradients, graphs, and what is said when something is wrong."""
+"""ddl_tensorflow: operations, gradients, graphs, and error messages."""
 
 import contextlib
 import importlib.util
@@ -26,7 +26,7 @@ def no_compiler(tmp_path: Path) -> dict[str, str]:
     return {**QUIET, "CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path / "empty")}
 
 
-# What each program prints, and which of these parts needs a compiler.
+# The lines that each program prints, and the lines among them that need a compiler.
 PARTS = {
     "operations": (("eager", "graph", "jit", ""), "jit"),
     "graphs": (("function", "graph", "loops", "threads", "helpers"), "graph"),
@@ -59,7 +59,7 @@ PARTS = {
 def test_program(
     ddlrun: Run, no_compiler: dict[str, str], program: str, size: int, word: str
 ) -> None:
-    """interpreted: without a compiler, so without the part that needs one."""
+    """interpreted: without a compiler, and so without the lines that need one."""
     parts, compiled = PARTS[program]
     if word == "interpreted":
         parts = tuple(part for part in parts if part != compiled)
@@ -91,7 +91,7 @@ ddl.shutdown()
 
 @pytest.mark.slow
 def test_many_gradients_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
-    """More than TensorFlow has threads, in a function that nothing puts in an order."""
+    """More operations than TensorFlow has threads, in a function without an order of operations."""
     ddlrun(2, MANY_GRADIENTS, env=no_compiler, limit=120).expect_success()
 
 
@@ -221,8 +221,8 @@ print("done dying", flush=True)
 
 
 def quiet_port() -> int:
-    """A free port out of the range from which the system takes those of clients: the ranks close
-    and open it again and again, and nobody else may have it in between."""
+    """Return a free port that the system does not give to clients: the ranks close and open it
+    repeatedly, and no other process may take it in between."""
     while True:
         port = random.randrange(15000, 30000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -233,10 +233,10 @@ def quiet_port() -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["graph", "eager", "jit", "interpreted"])
 def test_failures(run_here: Run, tmp_path: Path, no_compiler: dict[str, str], mode: str) -> None:
-    """On two ranks that nobody watches, so that each ends as it likes."""
+    """Run on two ranks without ddlrun, so that each exits by itself."""
     program = tmp_path / "program.py"
     parts = FAILURES.split("\n#### ")
-    # Once is enough for the rest; only what is native is compiled by XLA.
+    # Running these in one mode is enough; XLA compiles only the native operations.
     left_out = {"graph": (), "interpreted": ("compiled",)}.get(
         mode, ("mismatches", "leaving", "compiled")
     )
@@ -264,7 +264,8 @@ def test_failures(run_here: Run, tmp_path: Path, no_compiler: dict[str, str], mo
 def test_ranks_that_start_together_build_once(
     ddlrun: Run, tmp_path: Path, tensorflow_native: Path
 ) -> None:
-    """A compiler that takes a moment to say no is asked by one of them, and all are told."""
+    """One process calls the compiler, which fails after a moment, and all processes get the
+    error."""
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\necho 'the disk is on fire'\nsleep 2\nexit 3\n")
     compiler.chmod(0o755)

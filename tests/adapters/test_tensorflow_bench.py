@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m bench training --framework tensorflow measures ddl_tensorflow beside TensorFlow's own
-strategy. Whether it is faster, no test can tell."""
+"""python -m bench training --framework tensorflow measures ddl_tensorflow and TensorFlow's own
+strategy. The test does not check the times."""
 
 import importlib.util
 import json

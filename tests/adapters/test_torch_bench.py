@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m bench training measures DistributedDataParallel beside Gloo. Whether that is faster, no
-test can tell."""
+"""python -m bench training measures DistributedDataParallel with libddl and Gloo. The test does not
+check the times."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building the native part at first use, and being found by PyTorch."""
+"""The native part is built at first use, and PyTorch finds it."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ def write(folder: Path, text: str) -> Path:
 def test_ranks_that_start_together_build_once(
     ddlrun: Run, torch_native: Path, tmp_path: Path
 ) -> None:
-    """What the compiler would make is there already, to save half a minute."""
+    """In place of the compiler, a script copies an earlier build, which saves half a minute."""
     compiler = tmp_path / "c++"
     compiler.write_text(
         f'#!/bin/sh\nsleep 2\nwhile [ "$1" != -o ]; do shift; done\nexec cp "{torch_native}" "$2"\n'

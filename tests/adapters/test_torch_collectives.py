@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend "ddl": operations, works and futures, training, and ddl_torch's own names, each on
-real processes. What is checked is in programs/."""
+"""The backend "ddl" on real processes: operations, works and futures, training, and ddl_torch's own
+names. The programs are in programs/."""
 
 import re
 from pathlib import Path

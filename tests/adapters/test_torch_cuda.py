@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of PyTorch on accelerators: libddl takes the memory of NVIDIA's as it is, and the others
-pass through host memory. The GPU, and the device "cuda" in a build of PyTorch for CPUs, are
-stand-ins."""
+"""PyTorch's tensors on accelerators: libddl uses the memory of NVIDIA's GPUs directly, and copies
+other tensors through host memory. The GPU, and the device "cuda" in a build of PyTorch for CPUs,
+are stand-ins."""
 
 import importlib.util
 import re
@@ -29,7 +29,8 @@ load("cuda_device", [source], build_directory=folder, extra_cflags=["-O0"],
 
 @pytest.fixture(scope="module")
 def env(cuda_standin: Path) -> dict[str, str]:
-    """The environment of a process that has the stand-ins: PyTorch's is loaded before it."""
+    """Return the environment of a process with both stand-ins; PyTorch's is loaded before
+    PyTorch."""
     torch = importlib.util.find_spec("torch")
     assert torch is not None and torch.origin is not None
     return library_path(cuda_standin, Path(torch.origin).parent / "lib")
@@ -42,7 +43,7 @@ def extension(
     cuda_standin: Path,
     env: dict[str, str],
 ) -> Path:
-    """The folder with the module of PyTorch's stand-in."""
+    """Return the folder with the module of PyTorch's stand-in."""
     folder = tmp_path_factory.mktemp("cuda_device")
     command = [sys.executable, "-c", BUILD, FOLDER / "cuda_device.cpp", folder, cuda_standin]
     run_program(command, cwd=folder, env=env, limit=600).expect_success()
@@ -77,7 +78,8 @@ def test_own_functions(ddlrun: Run, extension: Path, env: dict[str, str]) -> Non
 @pytest.mark.slow
 def test_an_elastic_job(run_here: Run, extension: Path, env: dict[str, str]) -> None:
     def run(workers: int, struck: int) -> Finished:
-        # The device has to be there before PyTorch, which the workers else begin with.
+        # The device must exist before PyTorch is imported, with which the workers would otherwise
+        # start.
         ddl = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--preload", "json"]
         program = [ELASTIC, extension, "cuda", str(struck)]
         ended = run_here([*ddl, "-n", str(workers), *program], env=env, limit=240)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example trains a real network: alone, on two processes, and under mpirun."""
+"""The example trains a real network: in one process, on two, and under mpirun."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from conftest import Finished, Mpi, Run
 pytestmark = pytest.mark.usefixtures("torch_native")
 
 BATCH, EPOCHS = 64, 15
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as ddlrun sets it on two cores
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # the value of ddlrun on two cores
 STEPS_PER_EPOCH = 1437 // BATCH
 
 
@@ -63,7 +63,7 @@ def test_two_processes(ddlrun: Run, train_digits: Path, alone: Trained, tmp_path
     assert "100%" in ended.err and "[1]" not in ended.err
 
 
-@pytest.mark.slow  # test_own_names_under_mpirun starts likewise
+@pytest.mark.slow  # test_own_names_under_mpirun starts in the same way
 def test_mpirun(
     mpi: Mpi, run_here: Run, train_digits: Path, alone: Trained, tmp_path: Path
 ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the backend "ddl" says when something is wrong, and how processes end."""
+"""Errors of the backend "ddl", and the exit of processes."""
 
 import signal
 import sys
@@ -233,8 +233,8 @@ def test_each_rank_ends_well(ranks: Run, name: str, size: int, program: str) -> 
 
 @pytest.mark.slow
 def test_gradient_that_some_ranks_do_not_need(ddlrun: Run) -> None:
-    """They call something else than the transpose, so all are told. Nobody waits, and no gradient
-    is silently another."""
+    """Other ranks call an operation that is not the transpose, so all ranks get an error. No rank
+    waits, and no gradient is silently wrong."""
     text = """
 import torch, torch.distributed as dist
 import ddl_torch as ddl
@@ -508,8 +508,8 @@ dist.destroy_process_group()
 @pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
 def test_requests_of_the_store(run_here: Run, tmp_path: Path, native: bool) -> None:
-    """A new group asks for all addresses at once: each request is a round trip, which takes long
-    where all ranks ask."""
+    """A new group requests all addresses at once: each request is a round trip, which takes long if
+    all ranks send requests."""
     program = tmp_path / "program.py"
     program.write_text(f"""
 from collections import Counter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch builds on its process groups, over "ddl", and PyTorch's own tests of backends."""
+"""Features of PyTorch that use process groups, over "ddl", and PyTorch's own tests of backends."""
 
 import re
 import sys
@@ -32,7 +32,7 @@ def test_features(ddlrun: Run, size: int, features: str) -> None:
 
 @pytest.mark.slow
 def test_sample_of_the_suite(run_here: Run) -> None:
-    """Some of PyTorch's own tests; `make test-torch` runs all."""
+    """Run a sample of PyTorch's own tests; `make test-torch` runs all."""
     command = [sys.executable, FOLDER / "torch_suite.py", "--sample"]
     ended = run_here(command, limit=300).expect_success()
     assert re.search(r"^\d\d passed, 0 failed$", ended.out, re.MULTILINE), ended.out
@@ -40,7 +40,7 @@ def test_sample_of_the_suite(run_here: Run) -> None:
 
 @pytest.mark.slow
 def test_suite_notices(run_here: Run, tmp_path: Path) -> None:
-    """A test that must pass and does not, and one that passes although it is not listed."""
+    """The suite reports a test that must pass and fails, and one that passes but is not listed."""
     program = tmp_path / "program.py"
     program.write_text(f"""
 import sys
@@ -79,7 +79,7 @@ dist.destroy_process_group()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     options = ["--nproc-per-node", "2", "--max-restarts", "2"]
     ended = run_here([*torchrun, *options, program], limit=120).expect_success()
-    # Nobody keeps two ranks' lines apart here: both may stand in one.
+    # The lines of two ranks may be mixed here.
     for rank in range(2):
         assert ended.out.count(f"rank {rank} after 1 restarts") == 1
     assert ended.out.count("restarts") == 2

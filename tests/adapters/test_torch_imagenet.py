@@ -45,12 +45,13 @@ def outcome(ended: Finished) -> Trained:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "until"), [(6, 3), (18, 7)])  # five steps make an epoch
+@pytest.mark.parametrize(("steps", "until"), [(6, 3), (18, 7)])  # an epoch has five steps
 def test_resumed_as_if_never_interrupted(
     ddlrun: Run, data: Path, tmp_path: Path, steps: int, until: int
 ) -> None:
-    """The same weights, to the last bit, also in the middle of an epoch; in three epochs it learns.
-    Other options than the checkpoint's are refused."""
+    """A resumed training ends with the same weights to the last bit, even if it resumes in the
+    middle of an epoch. Three epochs reduce the loss. Options that differ from the checkpoint's
+    raise an error."""
     train = [PROGRAM, str(data), *SMALL]
     whole = ddlrun(2, *train, "--steps", str(steps), "--curve", "loss.png", limit=240)
     ended = outcome(whole)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributed optimizers of PyTorch: the order of their operations, and parameters that are frozen.
-What is checked is in programs/torch_optimizers.py."""
+"""Distributed optimizers of PyTorch: the order of their operations, and frozen parameters. The
+program is programs/torch_optimizers.py."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddl in Gloo's place: programs that ask for "gloo" get groups of ddl."""
+"""ddl in place of Gloo: programs that request "gloo" get groups of ddl."""
 
 import sys
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 
 LINE = "the 2 ranks requested the backend gloo; ddl serves it instead"
 
-# What a program does that never heard of ddl; `serving` is the backend that it gets.
+# A program that does not know ddl; `serving` is the backend that it gets.
 UNCHANGED = """
 import sys
 from datetime import timedelta
@@ -154,6 +154,6 @@ assert found <= needed | {"ddl_core.env_switches", "ddl_core.variables"}, found
 
 
 def test_groups_import_little(run_here: Run) -> None:
-    """Those of other backends, which PyTorch creates for programs that never heard of ddl, and
-    those of ddl."""
+    """Groups of other backends, which PyTorch creates for programs that do not know ddl, and groups
+    of ddl."""
     run_here([sys.executable, "-c", IMPORTS], limit=180).expect_success()

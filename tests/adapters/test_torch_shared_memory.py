@@ -23,7 +23,8 @@ def test_like_other_memory(ddlrun: Run) -> None:
 
 @pytest.mark.slow
 def test_death(unwatched: Callable[[int, str], list[Finished]]) -> None:
-    """The same error as in other memory, and no other process writes to it afterwards."""
+    """The error is the same as with other memory, and no other process writes to the tensor
+    afterwards."""
     text = "import runpy, sys; sys.argv = ['', 'death']\n"
     survivor, dead = unwatched(2, text + f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')")
     assert dead.code == -9 and "done death" in survivor.expect_success().out
@@ -54,7 +55,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_environment(run_here: Run, find_port: Callable[[], int]) -> None:
-    """A program that does not know of it, on ranks that do not agree; one without peers."""
+    """A program without the option, ranks with different options, and one rank without peers."""
 
     def start(rank: int) -> Finished:
         env = {**master, "RANK": str(rank), "WORLD_SIZE": str(len(choices))}

@@ -22,7 +22,8 @@ import torch.distributed as dist
 
 PROGRAM = Path(__file__).parent / "programs" / "torch_reconfigure.py"
 LIMIT = 180.0
-# When a member dies: between two reconfigurations, or in one, as torch_reconfigure.py says.
+# Moments at which a member dies: between two reconfigurations, or during one, see
+# torch_reconfigure.py.
 MOMENTS = ("sum", "exchange", "call", "creation", "return")
 
 
@@ -47,7 +48,7 @@ def start(
 
 
 def end(members: Iterable[subprocess.Popen[str]]) -> None:
-    """Kill the members that run, and close the pipes of all."""
+    """Kill the running members, and close the pipes of all members."""
     for member in members:
         member.kill()
         member.communicate()
@@ -87,7 +88,8 @@ def test_kills(store: dist.TCPStore) -> None:
         store.set(f"round/{current}", ",".join(str(each) for each in (uuid, *numbers)))
 
     def trained(numbers: list[int]) -> float | None:
-        """When all of these had the round's sum; None if one of them failed before."""
+        """Return the times at which these members had the round's sum; None if one of them failed
+        before."""
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
             if any(store.check([f"failed/{current}/{number}"]) for number in numbers):
@@ -111,7 +113,7 @@ def test_kills(store: dist.TCPStore) -> None:
                 begun = time.time()
                 members.pop(victim).kill()
             else:
-                delay = chance.random() * 0.01  # a reconfiguration of four takes this long
+                delay = chance.random() * 0.01  # seconds of a reconfiguration of four members
                 store.set(f"dies/{current + 1}/{victim}", f"{moment},{delay}")
                 order(list(members))
                 members.pop(victim).wait(LIMIT)
@@ -140,7 +142,8 @@ def test_kills(store: dist.TCPStore) -> None:
 
 
 def test_suite_of_pytorch(tmp_path: Path) -> None:
-    """PyTorch's own tests of the contract, with "ddl" for Gloo in their list of backends."""
+    """Run PyTorch's own tests of the contract, with "ddl" in place of Gloo in their list of
+    backends."""
     if not os.environ.get("SUITE"):
         pytest.skip("SUITE=PATH of PyTorch's test_c10d_fault_tolerance.py is not set")
     text = Path(os.environ["SUITE"]).read_text()

@@ -44,7 +44,7 @@ SAMPLE = (
     *("test_send_recv_any_source", "test_sparse_all_reduce_sum"),
 )
 
-# Where the source asks for a backend, and what it is to ask instead.
+# Conditions on the backend in the source, and their replacements.
 _CONDITIONS = [
     (r'BACKEND != "(gloo|mpi)"', r'BACKEND not in ("\1", "ddl")'),
     (r'BACKEND == "(gloo|mpi)"', r'BACKEND in ("\1", "ddl")'),
@@ -56,7 +56,7 @@ _CONDITIONS = [
 
 
 class _Opened(importlib.abc.SourceLoader):
-    """The module's source, with its conditions on the backend widened."""
+    """Reads the module's source, with its conditions on backends changed to include "ddl"."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -82,7 +82,7 @@ def load() -> ModuleType:
 
     from ddl_torch import _build
 
-    _build.module()  # once, for all that is forked
+    _build.module()  # once, before all forks
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp())
     for name in ("barrier", "test_dir", "init_dir"):
@@ -125,7 +125,7 @@ def tests_of(module: ModuleType) -> type[unittest.TestCase]:
 
 
 class _Result(unittest.TestResult):
-    def __init__(self, expected: set[str] | None) -> None:  # None: whatever passes
+    def __init__(self, expected: set[str] | None) -> None:  # None: all tests that pass
         super().__init__()
         self.expected = expected
         self.passed: list[str] = []

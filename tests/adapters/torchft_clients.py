@@ -77,7 +77,8 @@ class Training:
         return commits
 
     def all_commit(self, commits: list[Commit], after: int) -> bool:
-        """Whether all running ranks have committed a common step after this number of commits."""
+        """Return whether all running ranks have committed a common step after this number of
+        commits."""
         ranks = {(r, rank) for r in self.processes for rank in range(self.size)}
         steps: dict[int, set[tuple[int, int]]] = {}
         for commit in commits[after:]:
@@ -129,7 +130,7 @@ def test_recovery_after_a_kill(kind: str, tmp_path: Path) -> None:
 
 
 def test_process_group_has_its_invariant() -> None:
-    """Set the order of additions of each quorum's group, with an error for an unknown one."""
+    """Set the order of additions in each quorum's group. An unknown order raises an error."""
     from ddl_core.config import invariant_name
     from ddl_core.errors import InvalidArgument
     from ddl_torch.torchft import ProcessGroupDDL
@@ -168,7 +169,8 @@ sys.exit(not result.wasSuccessful() or result.testsRun == 0)
 
 @pytest.mark.parametrize("name", ["manager_integ_test", "local_sgd_integ_test"])
 def test_suite_of_torchft(name: str, tmp_path: Path) -> None:
-    """Run torchft's own tests of its algorithms, with "ddl" for Gloo. Replicas are threads."""
+    """Run torchft's own tests of its algorithms, with "ddl" in place of Gloo. Replicas are
+    threads."""
     pytest.importorskip("parameterized")
     command = [sys.executable, "-c", SUITE, f"torchft.{name}"]
     ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=600)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults, one function each: it does one case and returns how soon the survivors knew, or
-raises Wrong."""
+"""The faults, one function each. A function runs one case and returns the time until the survivors
+knew, or raises Wrong."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lab import Lab, sh
 from tqdm import tqdm
 
 CREATION_S = 10.0  # chaos_rank.c's limit
-LONG = 60.0  # seconds of garbage from which on rates are judged as promised, else by ENOUGH
-PROMISED, ENOUGH = 0.8, 0.6  # of the rate with the garbage elsewhere
+LONG = 60.0  # from this many seconds of garbage on, the promised rate is required, otherwise ENOUGH
+PROMISED, ENOUGH = 0.8, 0.6  # fraction of the rate with the garbage sent elsewhere
 
 SIGNALS = {
     "kill": signal.SIGKILL,
@@ -36,7 +36,7 @@ SIGNALS = {
 
 
 def die(build: Build, probe: Probe, case: Case) -> Outcome:
-    """The last rank dies in the middle, of two deaths the one before it as well."""
+    """The last rank dies during an operation; with two deaths, the rank before it, too."""
     dead = [case.size - 2, case.size - 1] if case.fault == "two" else [case.size - 1]
     with Job(build, case) as job:
         job.start_all(*(["workers=2"] if case.fault == "workers" else []))
@@ -48,7 +48,8 @@ def die(build: Build, probe: Probe, case: Case) -> Outcome:
 
 
 def stop(build: Build, probe: Probe, case: Case) -> Outcome:
-    """Silent, given up, and back again: refused, and no trouble to those who went on."""
+    """A rank is silent, is given up, and continues: it gets an error, and does not disturb the
+    others."""
     victim = case.size - 1
     with Job(build, case) as job:
         job.start_all("linger_ms=600")
@@ -67,7 +68,7 @@ def stop(build: Build, probe: Probe, case: Case) -> Outcome:
 
 
 def steps(build: Build, probe: Probe, case: Case, number: int) -> tuple[Outcome, bool]:
-    """Death right after one of the steps of a plan; false when the plan has fewer."""
+    """A rank dies right after one of the steps of a plan; false if the plan has fewer steps."""
     victim = case.size - 1
     with Job(build, case) as job:
         for rank in range(case.size):
@@ -86,8 +87,8 @@ def steps(build: Build, probe: Probe, case: Case, number: int) -> tuple[Outcome,
 
 
 def create(build: Build, probe: Probe, case: Case) -> Outcome:
-    """Death while the comm is created. Who had come to the rendezvous is missed soon; who had not
-    is waited for until the limit, and named then."""
+    """A rank dies while the comm is created. If it had reached the rendezvous, the others report it
+    soon. If not, they wait for it until the time limit, and then name it."""
     victim, outcome = case.size - 1, Outcome(case)
     with Job(build, case) as job:
         job.start_all()
@@ -102,7 +103,7 @@ def create(build: Build, probe: Probe, case: Case) -> Outcome:
                 raise Wrong(f"rank {rank}: {job.words_of(rank)}")
             told += f"rank {rank}: {failed.rest}\n"
             outcome.seconds.append((failed.at - began) * 1e-9)
-        # Where it had not come far, others may only know that one of them has given up.
+        # If it had not come far, other ranks may only know that one of them has given up.
         named = rf"rank {victim}\b|time: {victim}\b|waiting for (\d+[-,] ?)*{victim}\b"
         if not re.search(named, told) or any("rank" not in line for line in told.splitlines()):
             raise Wrong(f"rank {victim} is not named: {told}")
@@ -112,7 +113,7 @@ def create(build: Build, probe: Probe, case: Case) -> Outcome:
 
 
 def join_late(build: Build, _probe: Probe, case: Case) -> Outcome:
-    """Who comes two seconds later is no fault."""
+    """A rank that arrives two seconds later causes no error."""
     with Job(build, case) as job:
         for rank in range(case.size):
             job.start(rank, "times=2", *(["pause_ms=2000"] if rank == case.size - 1 else []))
@@ -121,7 +122,7 @@ def join_late(build: Build, _probe: Probe, case: Case) -> Outcome:
 
 
 def leave(build: Build, _probe: Probe, case: Case) -> Outcome:
-    """Who leaves right after its last operation disturbs nobody."""
+    """A rank that leaves right after its last operation disturbs no other rank."""
     with Job(build, case) as job:
         job.start_all(f"times={1 + case.seed % 2}")
         job.finish(range(case.size))
@@ -190,8 +191,8 @@ FIREWALL = f"""table inet ddl {{
 
 
 def cut(build: Build, probe: Probe, case: Case, lab: Lab, hosts: list[int]) -> Outcome:
-    """The last host is cut off: both sides know it, and only one of them goes on. By resets half of
-    the ranks is, as by a firewall that answers for the other side."""
+    """The last host is cut off. Both sides detect it, and only one of them continues. With resets,
+    half of the ranks are cut off, as by a firewall that answers for the other side."""
     place = [hosts[rank * len(hosts) // case.size] for rank in range(case.size)]
     victims = [rank for rank, host in enumerate(place) if host == hosts[-1]]
     if case.fault == "resets":
@@ -230,8 +231,8 @@ def cut(build: Build, probe: Probe, case: Case, lab: Lab, hosts: list[int]) -> O
 
 
 def disturb(build: Build, _probe: Probe, case: Case, seconds: float) -> Outcome:
-    """Garbage from 50 connections: no wrong result, and hardly slower than when another port of
-    this machine gets it. The two take turns."""
+    """Garbage from 50 connections causes no wrong result, and hardly more time than garbage that is
+    sent to another port of this machine. The two alternate."""
     slice_s = 1.5
     rates: dict[str, list[float]] = {"here": [], "elsewhere": []}
     with Job(build, case) as job, contextlib.ExitStack() as stack:
@@ -262,14 +263,14 @@ def disturb(build: Build, _probe: Probe, case: Case, seconds: float) -> Outcome:
                 sent = subprocess.run(load, check=True, capture_output=True, text=True).stdout
                 if int(sent) < 100_000:
                     raise Wrong(f"only {sent.strip()} bytes of garbage were sent {where}")
-                after = began + int(0.3e9)  # connections stand
+                after = began + int(0.3e9)  # the connections are established
                 did = [e for e in job.events[0] if e.word == "did" and e.at > after]
                 rates[where].append(sum(int(e.rest) for e in did) / (slice_s - 0.3))
         for rank, process in job.processes.items():
             if process.poll() is not None:
                 raise Wrong(f"rank {rank} ended: {job.words_of(rank)}")
     here, elsewhere = (statistics.median(rates[where]) for where in ("here", "elsewhere"))
-    # Of turns side by side, since the machine's speed drifts.
+    # Compare turns that follow each other, since the machine's speed drifts.
     pairs = zip(rates["here"], rates["elsewhere"], strict=True)
     share = statistics.median(own / other for own, other in pairs)
     told = f"{here:,.0f} operations/s, {elsewhere:,.0f} with the garbage elsewhere: {share:.2f}"

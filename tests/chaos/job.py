@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are about to be wronged, and what they say of it."""
+"""The ranks of a case, and their reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EPEER = -40
 
 
 class Wrong(Exception):
-    """A case went wrong; what, in words."""
+    """A case failed; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ _ports = itertools.count(10000 + os.getpid() * 37 % 15000)
 
 
 def free_port() -> int:
-    """Below those that the system gives to outgoing connections."""
+    """Return a port below those that the system gives to outgoing connections."""
     while True:
         port = next(_ports)
         with socket.socket() as s, contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ def free_port() -> int:
 
 
 class Job:
-    """Some ranks, each with the lines that it prints. In the end they are gone in any case."""
+    """Some ranks, each with the lines that it prints. They are killed at the end in any case."""
 
     def __init__(self, build: Build, case: Case) -> None:
         self.build, self.case = build, case
@@ -116,7 +116,7 @@ class Job:
             self.start(rank, *settings)
 
     def read(self, rank: int) -> Event | None:
-        """The next line of a rank; None at its end."""
+        """Return the next line of a rank; None at its end."""
         out = self.processes[rank].stdout
         assert out
         line = out.readline()
@@ -143,7 +143,7 @@ class Job:
         return f"said [{said}], ended with {process.poll()} {err.strip()}"
 
     def signal(self, rank: int, number: int) -> int:
-        """Send it, and say when."""
+        """Send the signal, and return the time."""
         at = time.monotonic_ns()
         os.kill(self.processes[rank].pid, number)
         return at
@@ -152,7 +152,7 @@ class Job:
         return next((e for e in self.events[rank] if e.word == word), None)
 
     def finish(self, ranks: Sequence[int]) -> None:
-        """Read what these say until they end, without an error."""
+        """Read the ranks' lines until they end, without an error."""
         for rank in ranks:
             while self.read(rank):
                 pass
@@ -189,7 +189,7 @@ class Job:
 
 
 class Probe:
-    """How late the machine wakes who sleeps, and how many times each bound is allowed."""
+    """Measures how late the machine wakes a sleeping process. Each bound is allowed `times` times."""
 
     def __init__(self, build: Build, times: float = 1.0) -> None:
         self.times = times
@@ -204,7 +204,7 @@ class Probe:
             self.delays.append((int(at), int(delay)))
 
     def worst(self, begin: int, end: int) -> float:
-        """The worst delay, in seconds, of one that was late between these."""
+        """Return the worst delay in seconds between these times."""
         late = [d for at, d in reversed(self.delays) if at >= begin and at - d <= end]
         return max(late, default=0) * 1e-9
 
@@ -217,8 +217,8 @@ def judge(
     bound: float,
     striking: float = 0.0,
 ) -> Outcome:
-    """All others have the right error in time, and go on together. The fault itself took `striking`
-    seconds from `began` on."""
+    """Check that all other ranks get the right error in time, and continue together. The fault
+    itself took `striking` seconds from `began` on."""
     bound *= probe.times
     case, outcome = job.case, Outcome(job.case)
     others = [rank for rank in range(case.size) if rank not in dead]

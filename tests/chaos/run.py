@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real faults in real jobs: every survivor gets the right error, in time, and goes on.
+"""Real faults in real jobs: every survivor gets the right error in time, and continues.
 
     python tests/chaos/run.py                    everything, in 4 minutes where nothing else runs
     python tests/chaos/run.py --short            a fixed sample, in 80 seconds
@@ -59,18 +59,18 @@ OPERATIONS = [
     ),
 ]
 BY_STEPS = OPERATIONS[: OPERATIONS.index("messages") + 1]
-VAST_DIFFERS = ("shm", 2)  # from what is large: the steps of a wave are done in turn
+VAST_DIFFERS = ("shm", 2)  # from "large": the steps of a wave run one after the other
 PARTS = [*SIGNALS, "stop", "steps", "creation", "last", "flat", "gil", "cut", "garbage"]
 
-CUT_RANKS = (2, 4)  # each on a host of its own
-CUT_MANY = 48  # most ranks beyond the cut have no connection with one on this side
+CUT_RANKS = (2, 4)  # each rank on its own host
+CUT_MANY = 48  # most ranks beyond the cut have no connection to one on this side
 MOST_HOSTS = 4
 
 Task = Callable[[], list[Outcome]]
 
 
 def hosts_of(size: int) -> int:
-    """How many hosts the ranks of a job have where one is cut off."""
+    """Return the number of hosts on which the ranks of a job run if one host is cut off."""
     return min(size, MOST_HOSTS)
 
 
@@ -82,7 +82,7 @@ def guarded(run: Callable[[], Outcome], case: Case) -> list[Outcome]:
 
 
 def every_step(build: Build, probe: Probe, case: Case, stride: int) -> list[Outcome]:
-    """Death after one step, after two, ..., until there are no more."""
+    """A rank dies after one step, after two, and so on, until the plan has no more."""
     outcomes: list[Outcome] = []
     for number in itertools.count(1, stride):
         try:
@@ -96,7 +96,8 @@ def every_step(build: Build, probe: Probe, case: Case, stride: int) -> list[Outc
 
 
 class Plan:
-    """What there is to do: tasks that compute, one after the other, and tasks that mostly wait."""
+    """The tasks: those that compute, which run one after the other, and those that mostly
+    wait."""
 
     def __init__(
         self, build: Build, probe: Probe, only: Sequence[str], short: bool, ranks: Sequence[int]
@@ -125,7 +126,7 @@ class Plan:
                 and fault not in ("kill", "stop")
                 and (operation, size) != ("large", max(self.ranks))
             ):
-                continue  # how it died makes no difference to most
+                continue  # the way it died makes no difference to most operations
             yield operation, link, size
 
     def _fill(self) -> None:
@@ -282,7 +283,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def put(page: Path, text: str) -> None:
-    """Between the marks in the page."""
+    """Return the text between the marks in the page."""
     before, _, rest = page.read_text().partition(MARKS[0])
     _, _, after = rest.partition(MARKS[1])
     if not after:

@@ -89,7 +89,7 @@ LIBRARIES = {
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run printed: the losses, the steps per second, and the backend that served."""
+    """The result of a run: the losses, the steps per second, and the backend."""
 
     losses: list[str]
     rates: list[float]
@@ -141,7 +141,7 @@ def train(library: Library, backend: str, folder: Path, port: int, limit: float 
 
 
 def program(section: str) -> str:
-    """The program of a section of the page."""
+    """Return the program in a section of the page."""
     found = re.search(rf"^## {section}\n.*?```python\n(.*?)```", PAGE.read_text(), re.M | re.S)
     assert found, f"{PAGE} has no program under {section}"
     return found[1]

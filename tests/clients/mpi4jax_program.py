@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program of mpi4jax, which test_mpi4jax.py also runs over libddl with two lines changed: sums,
+"""A program for mpi4jax, which test_mpi4jax.py also runs over libddl with two lines changed: sums,
 messages, a halo exchange in a loop, derivatives, and the other operations."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ MARKS = ("<!-- rates -->\n", "<!-- end of rates -->\n")
 
 
 def measure(library: Library, rounds: int) -> tuple[str, list[float], list[float]]:
-    """The last loss, and each round's steps per second with libddl and with Gloo."""
+    """Return the last loss, and each round's steps per second with libddl and with Gloo."""
     rates: dict[str, list[float]] = {"ddl": [], "gloo": []}
     losses = set()
     for number in range(rounds):

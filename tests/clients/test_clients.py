@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of docs/clients.md, each in an environment of its own: with libddl they have the
-losses that they have with Gloo."""
+"""Each program of docs/clients.md, in its own environment, has the same losses with libddl as with
+Gloo."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from clients.libraries import LIBRARIES, install, train
 
 
-@pytest.mark.slow  # of `make test-clients`
+@pytest.mark.slow  # the environments of `make test-clients`
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_losses_are_those_of_gloo(name: str, tmp_path: Path, find_port: Callable[[], int]) -> None:
     library = LIBRARIES[name]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mpi4jax itself, over Open MPI, and ddl_jax.mpi4jax print the same for one program of which two
-lines differ. `make test-clients`."""
+"""One program prints the same with mpi4jax over Open MPI and with ddl_jax.mpi4jax, for which two
+lines change. `make test-clients`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BUILD = f"""
 import subprocess, sys
 pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
 subprocess.run([*pip, "--no-deps", "--no-build-isolation", {RELEASE!r}], check=True)
-"""  # beside the jax and the mpi4py that are here
-# Without the folder of a CUDA compiler, for which it would be built too.
+"""  # in addition to this environment's jax and mpi4py
+# Without the folder of a CUDA compiler, for which pip would build it, too.
 ITSELF = Library(
     "mpi4jax",
     ("cython", "nanobind", "setuptools", "wheel"),

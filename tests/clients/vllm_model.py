@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a small Llama with random weights and a tokenizer of its own to a folder, for vLLM.
+"""Write a small Llama with random weights, and a tokenizer, to a folder for vLLM.
 
     python vllm_model.py FOLDER
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comms and hosts for the tests of this folder."""
+"""Fixtures for the tests of this folder: comms and hosts."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from ranks import join
 from ddl_core import Comm, Config, Endpoint
 from ddl_launch.lab import Lab
 
-CONFIG = Config(operation_timeout=30)  # so that what waits in vain fails its test
+CONFIG = Config(operation_timeout=30)  # so that a test that waits in vain fails
 
 
 @pytest.fixture

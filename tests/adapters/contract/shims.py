@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the contract suite has to know of each framework: its arrays, and what its errors are."""
+"""The properties of each framework that the contract suite needs: its arrays and its errors."""
 
 import importlib
 import sys
@@ -47,7 +47,7 @@ class Shim:
     def broadcast_parameters(
         self, values: Mapping[str, np.ndarray], root: int
     ) -> dict[str, np.ndarray]:
-        """The named parameters after the adapter's broadcast_parameters."""
+        """Return the named parameters after the adapter's broadcast_parameters."""
         raise NotImplementedError
 
 
@@ -69,7 +69,7 @@ class Torch(Shim):
         return self._bytes(array.contiguous()).view(dtype).reshape(tuple(array.shape)).copy()
 
     def _bytes(self, tensor: Any) -> np.ndarray:
-        if tensor.numel() == 0:  # of these PyTorch makes no views in another type
+        if tensor.numel() == 0:  # PyTorch has no views of these in another type
             return np.empty(0, np.uint8)
         view: np.ndarray = tensor.reshape(-1).view(self.torch.uint8).numpy()
         return view
@@ -111,7 +111,7 @@ class TensorFlow(Shim):
 
         import ddl_tensorflow
 
-        # A mismatch is a FailedPreconditionError, a dead rank an UnavailableError.
+        # A mismatch raises FailedPreconditionError, a dead rank UnavailableError.
         self.tf, self.ddl, self.dead = tf, ddl_tensorflow, tf.errors.OpError
 
     def array(self, value: np.ndarray) -> Any:
@@ -129,7 +129,7 @@ class TensorFlow(Shim):
 
 
 class Arrays(Shim):
-    """An adapter whose arrays are NumPy's, unless a subclass in its tests.py makes others."""
+    """An adapter whose arrays are NumPy's, unless a subclass in its tests.py defines others."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.ddl, self.dead = importlib.import_module(adapter.package), CommDead
@@ -158,7 +158,7 @@ class NumPy(Arrays):
         self.ddl, self.dead = importlib.import_module("adapter_numpy"), CommDead
 
 
-NATIVE = {"torch": Torch, "jax": Jax, "tensorflow": TensorFlow}  # have a native part
+NATIVE = {"torch": Torch, "jax": Jax, "tensorflow": TensorFlow}  # these have a native part
 
 
 def find(framework: str) -> Shim:

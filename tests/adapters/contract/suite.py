@@ -20,16 +20,16 @@ from shims import COMPLEX, FLOATS, Shim, find
 from ddl_core.errors import InvalidArgument, InvalidState
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (3, 0, 2), (5,), (2, 3), (70_001,))
-# What stands for all types where an operation only moves them, or one is like another: compiling
-# frameworks take a moment for each.
+# These stand for all types in operations that only move data or that resemble another one, because
+# compiling frameworks need some time for each type.
 SOME = {"bool", "uint16", "bfloat16", "float8_e5m2", "complex128"}
-TIME_LIMIT = 10.0  # seconds within which a failure is raised
+TIME_LIMIT = 10.0  # seconds within which an error must be raised
 
 checked = 0
 
 
 class Ranks:
-    """What all ranks give, known to each."""
+    """The inputs of all ranks, known to each rank."""
 
     def __init__(self, shim: Shim) -> None:
         self.shim, self.ddl = shim, shim.ddl
@@ -40,14 +40,15 @@ class Ranks:
         return [dtype for dtype in dtypes if dtype in self.shim.dtypes]
 
     def everyones(self, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
-        """Each rank's array: its rank + 1 everywhere, but for a bool whether the rank is even."""
+        """Return each rank's array. Every element is rank + 1; for bool, whether the rank is
+        even."""
         if dtype == "bool":
             return [np.full(shape, of % 2 == 0, dtype) for of in range(self.size)]
         return [np.full(shape, of + 1, np.float32).astype(dtype) for of in range(self.size)]
 
     def rows(self, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
-        """Each rank's array of size * shape[0] rows: block b of rank r holds r + b (of a bool,
-        whether that is even)."""
+        """Return each rank's array of size * shape[0] rows: block b of rank r is r + b; for bool,
+        whether this is even."""
         each = []
         for of in range(self.size):
             blocks = np.repeat(np.arange(self.size, dtype=np.float32) + of, shape[0])
@@ -68,7 +69,7 @@ class Ranks:
 def refused(
     error: type[Exception], texts: list[str], function: Callable[..., Any], *arguments: Any
 ) -> None:
-    """The call raises `error` with all of `texts`, in time."""
+    """Check that the call raises `error` in time, with all of `texts` in its message."""
     global checked
     start = time.monotonic()
     try:
@@ -83,7 +84,7 @@ def refused(
 
 
 def reduced(arrays: list[np.ndarray], op: str) -> np.ndarray:
-    """What `allreduce` gives, computed by NumPy in a type that holds everything."""
+    """Return the expected result of `allreduce`, computed by NumPy in a type without rounding."""
     dtype = arrays[0].dtype
     wide = dtype if dtype.name == "bool" or dtype.name in COMPLEX else np.dtype(np.float64)
     if dtype.name.startswith(("int", "uint")):
@@ -125,7 +126,7 @@ def check_before_init(shim: Shim) -> None:
     for name in ("rank", "size", "local_rank", "local_size", "barrier"):
         refused(InvalidState, ["init()"], getattr(ddl, name))
     refused(InvalidState, ["init()"], ddl.allreduce, shim.array(np.ones(1, np.float32)))
-    ddl.shutdown()  # does nothing
+    ddl.shutdown()  # has no effect
 
 
 def check_world(ranks: Ranks) -> None:
@@ -212,7 +213,7 @@ def check_alltoall(ranks: Ranks) -> None:
 
 
 def check_barrier(ranks: Ranks) -> None:
-    """The last rank comes late; none of the others leaves before."""
+    """The last rank arrives late, and no other rank leaves the barrier before."""
     has_come = Path("has come")
     if ranks.rank == ranks.size - 1:
         time.sleep(0.2)
@@ -222,7 +223,7 @@ def check_barrier(ranks: Ranks) -> None:
 
 
 def check_async(ranks: Ranks) -> None:
-    """Several operations under way at once, waited for in another order."""
+    """Several operations run at the same time, and are waited for in another order."""
     ddl, size = ranks.ddl, ranks.size
     if not hasattr(ddl, "allreduce_async"):
         return
@@ -259,7 +260,7 @@ def check_broadcast_parameters(ranks: Ranks) -> None:
 
 
 def check_refused_arguments(ranks: Ranks) -> None:
-    """Before anything is sent: the world works on."""
+    """A wrong argument raises an error before anything is sent, and the world stays usable."""
     ddl, size = ranks.ddl, ranks.size
     ones = ranks.shim.array(np.ones(size + 1, np.float32))
     refused(
@@ -278,7 +279,8 @@ def check_refused_arguments(ranks: Ranks) -> None:
 
 
 def check_mismatch(ranks: Ranks) -> None:
-    """All ranks are told both calls; then the world is dead, and can be left and joined again."""
+    """All ranks get an error that names both calls. The world is then dead, and can be left and
+    joined again."""
     shim, ddl = ranks.shim, ranks.ddl
     own = shim.array(np.ones(3 if ranks.rank else 4, np.float32))
     said = ["all-reduce(f32, 3, sum)", "all-reduce(f32, 4, sum)"]
@@ -293,7 +295,7 @@ def check_mismatch(ranks: Ranks) -> None:
 
 
 def check_dead_rank(ranks: Ranks) -> None:
-    """The last rank dies; the others are told who it was."""
+    """The last rank dies, and the errors of the other ranks name it."""
     shim, victim = ranks.shim, ranks.size - 1
     ranks.ddl.barrier()
     if ranks.rank == victim:
@@ -322,7 +324,7 @@ def main() -> int:
         check_broadcast_parameters,
         check_refused_arguments,
         check_mismatch,
-        check_dead_rank,  # the last
+        check_dead_rank,  # on the last rank
     ):
         if check.__name__ not in shim.lacks:
             check(ranks)

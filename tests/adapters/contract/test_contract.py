@@ -22,7 +22,7 @@ SUITE = Path(__file__).parent / "suite.py"
 NATIVE = ["torch", "jax", "tensorflow"]  # their adapters have a native part
 OTHERS = adapter_list.ADAPTER_OF
 
-# Two ranks of those whose start takes longest are in the targets of their adapters.
+# These start slowest. Their adapters' own targets test them on two ranks.
 CASES = [
     pytest.param(name, size, marks=[pytest.mark.slow] if name in NATIVE and size == 2 else [])
     for name in ("numpy", *NATIVE, *OTHERS)
@@ -32,9 +32,9 @@ CASES = [
 
 @pytest.fixture
 def framework(request: pytest.FixtureRequest, native_part: Callable[[str], list[Path]]) -> str:
-    """The name of a framework that is installed here, its adapter's native part built."""
+    """The name of an installed framework whose adapter's native part is built."""
     name: str = request.param
-    needed = name not in OTHERS or OTHERS[name].imports  # without any it takes NumPy's arrays
+    needed = name not in OTHERS or OTHERS[name].imports  # others take NumPy's arrays
     if needed and importlib.util.find_spec(name) is None:
         pytest.skip(f"there is no {name}")
     if name in NATIVE:
@@ -59,7 +59,7 @@ def test_contract_without_compiler(
     framework: str,
     without: tuple[int, ...],
 ) -> None:
-    """On some of the ranks at least: those that have one keep the contract together with them."""
+    """At least some ranks have the framework, and these keep the contract together."""
     missing = {"CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path / "empty")}
     size = max(without) + 1
     own = [missing if rank in without else {} for rank in range(size)]
@@ -69,7 +69,7 @@ def test_contract_without_compiler(
 def keeps_contract(
     run_program: Run, tmp_path: Path, port: int, framework: str, own: list[dict[str, str]]
 ) -> None:
-    """own: each rank's environment."""
+    """Run the suite. own: the environment of each rank."""
     size, url = len(own), f"tcp://127.0.0.1:{port}"
     common = {"DDL_SIZE": str(size), "DDL_RENDEZVOUS": url, "OMP_NUM_THREADS": "1"}
 

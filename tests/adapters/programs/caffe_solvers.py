@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_caffe.py on each rank with a real Caffe: callbacks, ddl_caffe's own loop, snapshots.
+Unlike a list of layers, the net has two branches, for which Caffe inserts a split layer, and two
+layers that share their weights.
 
 The net has what a list of layers is not: two branches, for which Caffe inserts a split layer, and
 two layers that share their weights.
@@ -50,7 +52,7 @@ class WithoutCallbacks:
 
     def __init__(self, solver: caffe.Solver) -> None:
         self.net = solver.net
-        self.kept = solver  # which owns the net
+        self.kept = solver  # owns the net
         self.passes: list[tuple[str, str]] = []
         self.backward = self.net.backward
         self.net.backward = self._backward
@@ -95,7 +97,7 @@ for name in ("callbacks", "loop"):
         everyones = ddl.allgather_object(len(list(here.glob("callbacks_iter_3.*"))))
         assert everyones == [2] + [0] * (ddl.size() - 1), everyones  # weights, and the state
     else:
-        # What the two layers share is complete after the first of them.
+        # The weights that the two layers share are complete after the first of them.
         passes = [("loss", "out"), ("joined", "first"), ("labels", "images")]
         assert solver.passes == passes * 3, solver.passes
 ddl.shutdown()

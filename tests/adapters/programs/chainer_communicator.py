@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_chainer.py on two and three ranks: ChainerMN's interface and what is built on it."""
+"""Run by test_chainer.py on two and three ranks: ChainerMN's interface, and functions that use
+it."""
 
 import warnings
 from collections.abc import Callable
@@ -20,7 +21,7 @@ after, before = (rank + 1) % size, (rank - 1) % size
 
 
 def of(number: int, dtype: str = "float32") -> np.ndarray:
-    """An array of which shape and values depend on the rank."""
+    """Return an array whose shape and values depend on the rank."""
     return np.full((number + 1, 2), number, dtype)
 
 
@@ -52,7 +53,7 @@ def check_arrays() -> None:
     same([comm.allreduce(np.full(3, rank, "f"))], [np.full(3, size * (size - 1) / 2, "f")])
     same(comm.alltoall([of(rank) + each for each in range(size)]), [e + rank for e in everyones])
 
-    # Messages in a ring: an array, a tuple of arrays of which one is empty, an object.
+    # Messages in a ring: an array, a tuple of arrays with an empty one, an object.
     for data in (of(rank, "float16"), (of(rank), np.zeros((0, 3)), np.int64(rank).reshape(()))):
         if rank == 0:
             comm.send(data, after, 7)
@@ -132,14 +133,15 @@ def check_models() -> None:
     assert model.used.W.grad.tolist() == np.full((2, 3), (size + 1) / 2).tolist()
     assert not model.unused.W.grad.any()
     backward()
-    comm.allreduce_grad(model)  # its old name
+    comm.allreduce_grad(model)  # the former name
     assert model.used.W.grad.tolist() == np.full((2, 3), (size + 1) / 2).tolist()
     assert model.unused.W.grad is None
 
-    # The adapter's optimizer, and ChainerMN's batch normalization, as over the whole batch.
+    # The adapter's optimizer and ChainerMN's batch normalization give the same result as for the
+    # whole batch.
     optimizer = ddl.DistributedOptimizer(chainer.optimizers.SGD(1.0)).setup(model)
     weights = model.used.W.array.copy()
-    for _ in range(2):  # the first gives all ranks rank 0's weights
+    for _ in range(2):  # the first update gives all ranks the weights of rank 0
         backward()
         optimizer.update()
     np.testing.assert_allclose(model.used.W.array, weights - (size + 1) / 2, rtol=1e-6)
@@ -154,7 +156,8 @@ def check_models() -> None:
 
 
 class Started(chainer.FunctionHook):
-    """How many gradients have started when the backward pass comes to each linear function."""
+    """Records how many gradients have started when the backward pass reaches each linear
+    function."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
@@ -181,7 +184,7 @@ class Branches(chainer.Chain):
 
 
 def check_overlap() -> None:
-    """Gradients start within the backward pass, and come to what they come to without."""
+    """Gradients start within the backward pass, and are equal to those without overlap."""
     x = np.linspace(0, 1, 6, dtype="f").reshape(3, 2)
     model = Branches()
     comm.bcast_data(model)
@@ -201,7 +204,8 @@ def check_overlap() -> None:
     assert not got["/never/W"].any() and (size == 1 or got["/even/W"].any())
 
     def trained(loss_of: Callable[[Branches], Callable[..., chainer.Variable]]) -> list[np.ndarray]:
-        """The weights after three updates, the first of which only gives rank 0's."""
+        """Return the weights after three updates, of which the first only broadcasts rank 0's
+        weights."""
         own = model.copy("copy")
         optimizer = ddl.create_multi_node_optimizer(chainer.optimizers.SGD(0.5), comm).setup(own)
         loss = loss_of(own)
@@ -211,7 +215,7 @@ def check_overlap() -> None:
 
     plain = trained(lambda own: own)
     before = [param.array for _, param in sorted(model.namedparams())]
-    assert sum((a != b).any() for a, b in zip(plain, before, strict=True)) == 6  # but /never
+    assert sum((a != b).any() for a, b in zip(plain, before, strict=True)) == 6  # except /never
     for loss_of in (comm.overlapped, lambda own: comm.overlapped(own, lambda x: own(x))):
         for ours, theirs in zip(trained(loss_of), plain, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5)

@@ -23,7 +23,7 @@ import numpy as np
 import ddl_core
 
 WAITED = Path("waited")
-# By adapter: the module of its arrays, and a blocking all-reduce.
+# For each adapter: the module of its arrays, and a blocking all-reduce.
 ADAPTERS: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
     "ddl_torch": ("torch", lambda ddl, xp: ddl.allreduce(xp.ones(1000))),
     "ddl_horovod.torch": ("torch", lambda ddl, xp: ddl.allreduce(xp.ones(1000), name="x")),
@@ -39,7 +39,7 @@ ADAPTERS: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
 
 
 def join(adapter: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Return a blocking all-reduce, and the function that leaves."""
+    """Return a blocking all-reduce, and the function that leaves the job."""
     if adapter == "torch":
         import torch
         import torch.distributed as dist

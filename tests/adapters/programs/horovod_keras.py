@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's modules for Keras over libddl, on any number of ranks: the values of what they add to
+"""Horovod's modules for Keras over libddl, on any number of ranks: what they add to
 ddl_horovod.tensorflow. Prints "done NAME" for each part."""
 
 import copy
@@ -18,7 +18,7 @@ import ddl_horovod.tensorflow.keras
 hvd, tf_hvd = Recorded(ddl_horovod.keras), Recorded(ddl_horovod.tensorflow.keras)
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
-TOTAL = SIZE * (SIZE + 1) / 2  # of rank + 1
+TOTAL = SIZE * (SIZE + 1) / 2  # the sum of rank + 1
 EVENS = tf_hvd.add_process_set(range(0, SIZE, 2))
 
 
@@ -27,7 +27,7 @@ def same(value, expected):
 
 
 def linear(optimizer, **options):
-    """A model of one weight of 0, whose gradient on rank r is that of its batch: -(r + 1)."""
+    """Return a model with one weight of 0. Its gradient on rank r is -(r + 1)."""
     model = keras.Sequential(
         [keras.Input([1]), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
     )
@@ -134,7 +134,7 @@ def copies():
         ):
             same(trained(linear(each), batches=batches)[1], weight)
     original = deserialize(json.loads(json.dumps(serialize(made))))
-    assert not hasattr(original, "register_local_var")  # as in a saved model
+    assert not hasattr(original, "register_local_var")  # as when loaded from a saved model
     made.register_local_var(linear("sgd").layers[-1].kernel)
     refused(ValueError, "cannot be copied", lambda: copy.deepcopy(made))
 
@@ -205,7 +205,7 @@ def rates_callbacks():
         linear("sgd"), epochs=4, callbacks=[schedule(0.8, 0.5, start_epoch=1, end_epoch=3)]
     )
     same(history.history["lr"], [0.01, 0.8, 0.4, 0.4])
-    for corrects, weight in ((True, 1.4), (False, 1.6)):  # of rates of 0.8 and 0.4
+    for corrects, weight in ((True, 1.4), (False, 1.6)):  # the average of the rates 0.8 and 0.4
         model = linear(keras.optimizers.SGD(momentum=0.5))
         halved = schedule(0.8, 0.5, momentum_correction=corrects)
         same(trained(model, epochs=2, callbacks=[halved])[1], weight * (RANK + 1))

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which names of Horovod's modules a program has used, so that the test knows that none is left
-out."""
+"""Records the names of Horovod's modules that a program uses, so that the test finds missing
+ones."""
 
 import functools
 import types
 
 
 class Recorded:
-    """A module whose `used` are the names that were of use: of functions those that have returned,
-    of all else those that were read."""
+    """A module that records in `used` the names that have worked: functions that returned, and
+    other names that were read."""
 
     def __init__(self, module, prefix="", used=None):
         self._module, self._prefix = module, prefix

@@ -15,9 +15,9 @@ import ddl_horovod.tensorflow
 
 hvd = Recorded(ddl_horovod.tensorflow)
 hvd.init()
-hvd.init()  # does nothing
+hvd.init()  # has no effect
 RANK, SIZE = hvd.rank(), hvd.size()
-TOTAL = SIZE * (SIZE + 1) / 2  # of rank + 1
+TOTAL = SIZE * (SIZE + 1) / 2  # the sum of rank + 1
 EVENS = hvd.add_process_set(range(0, SIZE, 2))
 MEMBERS = list(range(0, SIZE, 2))
 
@@ -31,7 +31,7 @@ def own(rows=4, dtype=tf.float32):
 
 
 def both(function):
-    """Eagerly, and in a graph that runs twice."""
+    """Call eagerly, and in a graph that runs twice."""
     function()
     graph = tf.function(function)
     graph()
@@ -43,7 +43,7 @@ def check(tensor, expected):
 
 
 def gradient(function, tensor):
-    """That of function's sum, weighted by rank + 1."""
+    """Return the gradient of the function's sum, weighted by rank + 1."""
     with tf.GradientTape() as tape:
         tape.watch(tensor)
         result = function(tensor)
@@ -97,7 +97,7 @@ def allreduce():
     assert hvd.grouped_allreduce([]) == []
     both(lambda: check(gradient(lambda t: hvd.allreduce(t, op=hvd.Sum), own()), [TOTAL] * 4))
     both(lambda: check(gradient(lambda t: hvd.allreduce(t * SIZE), own()), [TOTAL] * 4))
-    for dtype in (tf.float16, tf.bfloat16):  # whose range does not have the factor
+    for dtype in (tf.float16, tf.bfloat16):  # the factor is outside of its range
         tiny = tf.fill([4], tf.cast(1 / 1024, dtype))
         for op, rows in ((hvd.allreduce, 4), (hvd.reducescatter, hvd.split_list([0] * 4, SIZE))):
             options = {"op": hvd.Sum, "postscale_factor": 2.0**17 / SIZE}
@@ -106,7 +106,7 @@ def allreduce():
         options = {"op": hvd.Sum, "prescale_factor": 2.0**-30 / SIZE, "postscale_factor": 2.0**30}
         compiled = tf.function(lambda t, o=options: hvd.allreduce(t, **o), jit_compile=True)
         back = gradient(lambda t, o=options: hvd.allreduce(t, **o), tiny)
-        if dtype == tf.bfloat16:  # float16 has no 2 ** -40
+        if dtype == tf.bfloat16:  # float16 cannot represent 2 ** -40
             same(compiled(tiny), tiny.numpy().astype(np.float64))
             assert np.isfinite(np.asarray(back, np.float64)).all()
     slices = tf.IndexedSlices(own(1)[:, None], tf.constant([RANK]), tf.constant([SIZE, 1]))
@@ -154,7 +154,7 @@ def alltoall():
     tensor = tf.range(2 * SIZE) + 100 * RANK
     expected = [100 * r + 2 * RANK + i for r in range(SIZE) for i in (0, 1)]
     both(lambda: check(hvd.alltoall(tensor), expected))
-    splits = list(range(1, SIZE + 1))  # rank r gets r + 1 rows from each
+    splits = list(range(1, SIZE + 1))  # rank r receives r + 1 rows from each rank
 
     def uneven():
         result, received = hvd.alltoall(own(sum(splits)), splits)
@@ -169,14 +169,14 @@ def alltoall():
 
 
 def reducescatter():
-    tensor = tf.range(SIZE + 1.0)  # the first part has a row more
+    tensor = tf.range(SIZE + 1.0)  # the first part has one more row
     mine = np.array([0.0, 1.0] if RANK == 0 else [RANK + 1.0])
     both(lambda: check(hvd.reducescatter(tensor, op=hvd.Sum), SIZE * mine))
     both(lambda: check(hvd.reducescatter(tensor), mine))
     ranks = np.array([1, *range(1, SIZE + 1)])
     both(lambda: check(gradient(hvd.reducescatter, tensor), ranks))
     summed = lambda t: hvd.reducescatter(t, op=hvd.Sum)  # noqa: E731
-    both(lambda: check(gradient(summed, tensor), SIZE * ranks))  # as Horovod has it
+    both(lambda: check(gradient(summed, tensor), SIZE * ranks))  # like Horovod
     scaled = hvd.reducescatter(tensor, op=hvd.Sum, prescale_factor=2, postscale_factor=3)
     same(scaled, 6 * SIZE * mine)
     half = hvd.reducescatter(tensor, op=hvd.Sum, compression=hvd.Compression.fp16)
@@ -223,7 +223,7 @@ def process_sets():
     with tf.GradientTape() as plain:
         loss = weight * (RANK + 1)
     found = hvd.DistributedGradientTape(plain, process_set=EVENS).gradient(loss, [weight])
-    same(found, [total / len(MEMBERS) if EVENS.included() else RANK + 1])  # others train alone
+    same(found, [total / len(MEMBERS) if EVENS.included() else RANK + 1])  # other ranks train alone
     refused(ValueError, "was already added", lambda: hvd.add_process_set(MEMBERS))
     assert hvd.remove_process_set(EVENS) and not hvd.remove_process_set(EVENS)
 
@@ -283,7 +283,7 @@ def tape():
 
 
 def sessions():
-    """Programs of TensorFlow 1."""
+    """TensorFlow 1 programs."""
     refused(RuntimeError, "eager", lambda: hvd.broadcast_global_variables(0))
     with tf.Graph().as_default():
         variable = tf.compat.v1.get_variable("v", initializer=[float(RANK + 1)])
@@ -304,7 +304,7 @@ def sessions():
     for attempt in range(3):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             numbers = [tf.random.uniform([4000], name=f"n{n}") * 0 + n for n in range(8)]
-            # Each rank builds the graph in an order of its own, and names are not needed.
+            # Each rank builds the graph in its own order; names are not needed.
             order = np.random.default_rng([RANK, attempt]).permutation(8)
             sums = {n: hvd.allreduce(numbers[n], op=hvd.Sum) for n in order}
             backs = [tf.gradients(sums[n], numbers[n])[0] for n in range(8)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's operations over libddl: the values that its documentation promises, on any number of
-ranks. Prints "done NAME" for each part."""
+"""Horovod's operations over libddl: the results that Horovod's documentation promises, on any
+number of ranks. Prints "done NAME" for each part."""
 
 import copy
 import json
@@ -18,9 +18,9 @@ import ddl_horovod.torch
 
 hvd = Recorded(ddl_horovod.torch)
 hvd.init()
-hvd.init()  # does nothing
+hvd.init()  # has no effect
 RANK, SIZE = hvd.rank(), hvd.size()
-TOTAL = SIZE * (SIZE + 1) / 2  # of rank + 1
+TOTAL = SIZE * (SIZE + 1) / 2  # the sum of rank + 1
 EVENS = hvd.add_process_set(range(0, SIZE, 2))
 
 
@@ -124,7 +124,7 @@ def broadcast():
 def alltoall():
     tensor = torch.arange(2 * SIZE) + 100 * RANK
     same(hvd.alltoall(tensor), [100 * r + 2 * RANK + i for r in range(SIZE) for i in (0, 1)])
-    splits = torch.arange(1, SIZE + 1)  # rank r gets r + 1 rows from each
+    splits = torch.arange(1, SIZE + 1)  # rank r receives r + 1 rows from each rank
     tensor = own(int(splits.sum())).requires_grad_()
     result, received = hvd.alltoall(tensor, splits)
     same(received, [RANK + 1] * SIZE)
@@ -136,12 +136,12 @@ def alltoall():
 
 
 def reducescatter():
-    tensor = torch.arange(SIZE + 1.0).requires_grad_()  # the first part has a row more
+    tensor = torch.arange(SIZE + 1.0).requires_grad_()  # the first part has one more row
     mine = [0.0, 1.0] if RANK == 0 else [RANK + 1.0]
     result = hvd.reducescatter(tensor, op=hvd.Sum)
     same(result, [SIZE * each for each in mine])
     result.sum().backward()
-    same(tensor.grad, [SIZE] * (SIZE + 1))  # as Horovod has it
+    same(tensor.grad, [SIZE] * (SIZE + 1))  # like Horovod
     same(hvd.reducescatter(tensor.detach()), mine)
     same(
         hvd.reducescatter(tensor.detach(), op=hvd.Sum, prescale_factor=2),
@@ -159,7 +159,8 @@ def asynchronous():
     for number, handle in enumerate(handles):
         same(hvd.synchronize(handle), [number * TOTAL] * 4)
     refused(ValueError, "has been synchronized", lambda: hvd.poll(handles[0]))
-    # Those with a name match by it: started in any order, and passed by another call.
+    # Operations with names are matched by name: they start in any order, and another call may
+    # overtake them.
     order = [(number + RANK) % 20 for number in range(20)]
     named = {n: hvd.allreduce_async(own() * n, op=hvd.Sum, name=f"any{n}") for n in order}
     for number, handle in named.items():
@@ -334,7 +335,7 @@ def optimizer():
 
 
 def line(kind=torch.optim.SGD, inputs=2, **options):
-    """A model that is equal on all ranks, and its optimizer."""
+    """Return a model that is equal on all ranks, and its optimizer."""
     model = torch.nn.Linear(inputs, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     return model, kind(model.parameters(), lr=1.0, **options)
@@ -355,7 +356,7 @@ def steps():
             chosen.zero_grad()
             weight -= TOTAL * 0.5**step
             same(model.weight.detach(), [[weight] * 2])
-    # Loss scaling leaves out a step.
+    # Loss scaling skips a step.
     model, chosen = line()
     chosen = hvd.DistributedOptimizer(chosen, op=hvd.Sum)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -401,7 +402,7 @@ def branches():
         chosen = hvd.DistributedOptimizer(chosen, parts.named_parameters(), op=hvd.Sum, **options)
         for step in range(2):
             for _ in range(options.get("backward_passes_per_step", 1)):
-                used = (RANK + step) % SIZE  # the last one is used by nobody
+                used = (RANK + step) % SIZE  # no rank uses the last one
                 (parts[used](torch.ones(1, 1)) * (RANK + 1)).sum().backward()
             chosen.step()
             chosen.zero_grad()
@@ -448,11 +449,11 @@ def join():
         same(hvd.allgather(own(1)), [rank + 1 for rank in takers])
     assert hvd.join() == SIZE - 1
     same(hvd.allreduce(own(), op=hvd.Sum), [TOTAL] * 4)
-    for _ in range(SIZE - RANK):  # rank 0 has the most
+    for _ in range(SIZE - RANK):  # rank 0 has the most samples
         hvd.allreduce(own(), op=hvd.Sum)
     assert hvd.join() == 0
     if RANK == 0:
-        time.sleep(0.5)  # the last one has called nothing meanwhile
+        time.sleep(0.5)  # the last rank has called nothing meanwhile
     assert hvd.join() == 0
     if RANK > 0:
         text = "a member has joined"

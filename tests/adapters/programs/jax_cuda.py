@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank: the handler of ddl_jax on arrays on a GPU, called as XLA calls it. The GPU and XLA are
-stand-ins: sys.argv[1] is the library of tests/adapters/xla_frames.c."""
+"""One rank: the handler of ddl_jax, called like XLA calls it, on arrays on a GPU."""
 
 import ctypes
 import sys
@@ -16,10 +15,10 @@ import ddl_jax
 from ddl_core.arguments import OPS
 from ddl_jax import _build
 
-TOKEN = 17  # as in XLA's header, and so are the next
+TOKEN = 17  # as in XLA's header, like the next two
 TYPES = {"float32": 11, "float64": 12, "int32": 4, "bool": 1, "bfloat16": 16, "complex64": 15}
 FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL = 9, 12, 13
-COUNTS = (0, 3, 5000, 600_000)  # the last takes several chunks
+COUNTS = (0, 3, 5000, 600_000)  # the last one takes several chunks
 LONG_S = 0.05
 
 
@@ -41,7 +40,7 @@ stream = Stream()
 
 def on_gpu(contents: np.ndarray[Any, Any]) -> GpuArray:
     array = GpuArray(contents)
-    standin_arrays.cu("cuStreamSynchronize", None)  # the default stream, which has the copy
+    standin_arrays.cu("cuStreamSynchronize", None)  # the default stream, in which the copy runs
     return array
 
 
@@ -53,7 +52,7 @@ def described(arrays: Sequence[GpuArray]) -> Any:
 def call(
     kind: str, given: Sequence[GpuArray], results: Sequence[GpuArray], **numbers: int
 ) -> tuple[int, str]:
-    """What XLA would be told: an error's code, or 0, and its text."""
+    """Return the error that XLA would get: its code, or 0, and its text."""
     numbers = {"size": size, **numbers}
     values = (Number * len(numbers))(*(Number(n.encode(), v) for n, v in numbers.items()))
     text = ctypes.c_char_p()
@@ -66,7 +65,7 @@ def call(
 
 
 def values(count: int, dtype: np.dtype[Any], of: int = rank) -> np.ndarray[Any, Any]:
-    """What a rank contributes: sums of them are exact."""
+    """Return a rank's input, whose sums are exact."""
     return (np.arange(count) % 7 + of).astype(dtype)
 
 
@@ -78,7 +77,7 @@ def total(count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 def expect(kind: str, given: Any, expected: np.ndarray[Any, Any], **numbers: int) -> None:
     array, result = on_gpu(given), on_gpu(np.zeros_like(expected))
     if kind == "broadcast":
-        result = array  # as the lowering says
+        result = array  # as in the lowering
     operands = [array, result] if kind == "reduce" else [array]
     assert call(kind, operands, [result], **numbers) == (0, "")
     assert result.read().tobytes() == expected.tobytes(), (kind, expected.dtype, expected.shape)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_jax_operations on any number of ranks: the setting `invariant` of ddl_jax, and sums
-over logical workers, against a tree of NumPy's additions."""
+over logical workers, compared with a tree of NumPy's additions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +54,7 @@ mine = operand(rank, SHAPE)
 average = tree([operand(r, SHAPE) for r in range(size)]) / np.float32(size)
 same(jax.jit(lambda x: ddl.allreduce(x, "average", comm=by_size))(mine), average)
 
-# ---- workers: equal bits on any number of ranks, in a communicator of any setting ----
+# ---- workers: equal bits on any number of ranks, in a communicator with any setting ----
 
 own = np.stack([operand(v, SHAPE) for v in range(first, end)])
 total = tree([operand(v, SHAPE) for v in range(WORKERS)])
@@ -73,11 +73,11 @@ columns = jax.vmap(lambda x: ddl.reduce_scatter_parts(x, WORKERS), in_axes=2, ou
 same(columns, total[rows])
 every = [operand(v, SHAPE).astype(jnp.bfloat16).astype("f") for v in range(WORKERS)]
 same(ddl.allreduce_parts(own.astype(jnp.bfloat16), WORKERS), tree(every).astype(jnp.bfloat16))
-one = operand(0, SHAPE)[None] if rank == size - 1 else own[:0]  # one worker: the last rank's
+one = operand(0, SHAPE)[None] if rank == size - 1 else own[:0]  # one worker: on the last rank
 same(ddl.allreduce_parts(one, 1), operand(0, SHAPE))
 same(jax.vmap(lambda x: ddl.allreduce_parts(x, 1), in_axes=1)(one), operand(0, SHAPE))
 
-# ---- refusals ----
+# ---- errors ----
 
 for error, text, operands, workers, op in (
     (InvalidArgument, f"rank {rank} has {end - first} workers", own[1:], WORKERS, "sum"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mpi4jax's functions over ddl_jax: the values that its own tests expect, on any number of ranks,
-inside and outside of jit. Prints "done NAME" for each part."""
+"""mpi4jax's functions over ddl_jax: the results that mpi4jax's own tests expect, on any number of
+ranks, inside and outside of jit. Prints "done NAME" for each part."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from ddl_jax.mpi4jax import MPI
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
-TOTAL = SIZE * (SIZE + 1) // 2  # of rank + 1
+TOTAL = SIZE * (SIZE + 1) // 2  # the sum of rank + 1
 OWN = jnp.full((3, 2), RANK + 1.0)
 
 
@@ -22,7 +22,7 @@ def same(array, expected):
 
 
 def both(function, *arguments):
-    """Results outside and inside of jit, which are equal."""
+    """Return the results outside and inside of jit, which must be equal."""
     plain, compiled = function(*arguments), jax.jit(function)(*arguments)
     same(plain, compiled)
     return plain
@@ -61,7 +61,8 @@ def mpi4jax_all():
 
 
 def derivatives():
-    """Of the one loss that all ranks compute; twice transposed, a sum is itself."""
+    """Derivatives of the one loss that all ranks compute. A sum that is transposed twice is the sum
+    again."""
 
     def add(x):
         return mpi4jax.allreduce(x, op=MPI.SUM)
@@ -82,7 +83,7 @@ def derivatives():
     same(tangent, TOTAL)
     same(both(jax.vmap(add), OWN), TOTAL)
     summed = jax.grad(lambda x: ddl_jax.allreduce(x).sum())(OWN)
-    same(summed, SIZE)  # ddl_jax's own: of the sum of all ranks' losses
+    same(summed, SIZE)  # ddl_jax's own derivative, of the sum of all ranks' losses
     refused(ValueError, 'must be "allreduce"', lambda: ddl_jax.allreduce(OWN, transpose="none"))
     ramp = jax.grad(lambda x: ddl_jax.scan(x).sum())(OWN)
     same(ramp, SIZE - RANK)

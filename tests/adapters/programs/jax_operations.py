@@ -16,9 +16,9 @@ from ddl_core.errors import InvalidArgument, Unsupported
 
 ddl.init(timeout=60)
 rank, size = ddl.rank(), ddl.size()
-total = size * (size + 1) / 2  # of rank + 1
+total = size * (size + 1) / 2  # the sum of rank + 1
 SAMPLE = "sample" in sys.argv
-ON_GPU = jax.default_backend() == "gpu"  # where there are no messages
+ON_GPU = jax.default_backend() == "gpu"  # on one rank there are no messages
 left, right = (rank - 1) % size, (rank + 1) % size
 checked = 0
 
@@ -40,7 +40,7 @@ def refused(error: type[Exception], text: str, function: Any, *arguments: Any) -
     checked += 1
 
 
-# ---- every operation as a matrix: what it makes of all ranks' arrays, which all ranks know ----
+# ---- every operation as a matrix, computed from all ranks' arrays, which each rank knows ----
 
 Step = Callable[[Any], Any]
 ROWS = 2 * size
@@ -51,7 +51,7 @@ def on_all(rows: int) -> np.ndarray:
     return np.add.outer(10.0 * np.arange(size), np.arange(rows) + 1.0)
 
 
-OPERATIONS: dict[str, tuple[Step, Step]] = {  # ours, and NumPy's of the array of all ranks
+OPERATIONS: dict[str, tuple[Step, Step]] = {  # ours, and NumPy's on all ranks' arrays
     "sum": (ddl.allreduce, lambda a: np.tile(a.sum(0), (size, 1))),
     "average": (lambda x: ddl.allreduce(x, "average"), lambda a: np.tile(a.mean(0), (size, 1))),
     "grouped": (
@@ -91,7 +91,7 @@ for name, (step, reference) in OPERATIONS.items():
     if SAMPLE and name not in ("grouped", "broadcast", "reduce_scatter average", "alltoall"):
         continue
 
-    # The derivatives, against the transpose of the map over all ranks.
+    # Compare the derivatives with the transpose of the map over all ranks.
     whole = matrix(reference)
     tangents = np.sin(on_all(ROWS))
     tangent = jnp.asarray(tangents[rank], jnp.float32)
@@ -111,7 +111,7 @@ for name, (step, reference) in OPERATIONS.items():
     np.testing.assert_allclose(gradient, back, rtol=1e-4, atol=1e-5, err_msg=name)
     checked += 4
 
-    # vmap, over any axis; a batch of two, the second ten times the first.
+    # vmap over any axis. In this batch of two, the second array is ten times the first.
     for axis in (0, 1):
         batch = jnp.stack([x, 10 * x], axis)
         got = jax.vmap(step, in_axes=axis, out_axes=0)(batch)
@@ -121,7 +121,7 @@ for name, (step, reference) in OPERATIONS.items():
     )
     np.testing.assert_allclose(got, np.stack([back, back]), rtol=1e-4, atol=1e-5, err_msg=name)
 
-    # Chained, in a scan, with its derivative; many at once without dependence.
+    # Chained operations in a scan, with derivatives; many independent operations at once.
     def chained(v: Any, step: Step = step) -> Any:
         return step(v).sum() + step(2 * v).sum()
 
@@ -214,7 +214,7 @@ same(remat, size * np.cos(everyones.sum(0), dtype=np.float32), "checkpoint")
 hessian = jax.hessian(lambda v: (ddl.allreduce(v) ** 2).sum())(x[:2])
 same(hessian, 2 * size * np.eye(2) if size == 1 else hessian, "hessian")
 
-# ---- independent operations of unequal readiness keep their order ----
+# ---- independent operations that are ready at different times keep their order ----
 
 
 def busy(v: Any, times: int) -> Any:
@@ -240,7 +240,7 @@ expected = sum((1 if i % 3 == 0 else size) * (i + 1) for i in range(30)) + 77
 expected += sum(size * (i + 1) for i in range(30, 40))
 quick = ddl.jit(many)
 ones = jnp.ones(64)
-for result in [(order if i % 2 else quick)(ones) for i in range(10)]:  # and ways are mixed
+for result in [(order if i % 2 else quick)(ones) for i in range(10)]:  # mixed
     same(result, expected, "order")
 
 # ---- arguments of programs ----
@@ -300,7 +300,7 @@ with jax.debug_nans(True):
     for jit in (jax.jit, ddl.jit):
         refused(FloatingPointError, "nan", jit(lambda v: jnp.log(ddl.allreduce(v))), -x)
 
-# ---- beside other effects ----
+# ---- with other effects ----
 
 seen: list[float] = []
 
@@ -387,7 +387,7 @@ if size > 1 and not ON_GPU:
     same(source, 0 if rank == 1 else -1, "source, vmap")
     refused(NotImplementedError, "", lambda: jax.grad(lambda v: ddl.send(v, 0) or v.sum())(x))
 
-# ---- barriers, among operations that would not match in another order ----
+# ---- barriers, between operations that would not match in another order ----
 
 
 def fenced(v: Any) -> Any:
@@ -410,7 +410,7 @@ for jit in (lambda f: f, jax.jit, ddl.jit):
 batch = jax.vmap(fenced)(jnp.stack([x, 10 * x]))[0]
 same(batch, np.stack([everyones.sum(0), 10 * everyones.sum(0)]), "barrier, vmap")
 
-# ---- what is refused ----
+# ---- errors ----
 
 refused(
     NotImplementedError,

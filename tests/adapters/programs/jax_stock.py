@@ -34,7 +34,7 @@ PARTS = P("d")
 
 
 def same(got: Any, expected: Any, what: str) -> None:
-    """The part of a global array that lies here, against the same part of the expected."""
+    """Compare this process's part of a global array with the same part of the expected array."""
     global checked
     for shard in got.addressable_shards:
         np.testing.assert_allclose(
@@ -45,7 +45,7 @@ def same(got: Any, expected: Any, what: str) -> None:
 
 
 def spread(array: np.ndarray, spec: Any = PARTS) -> Any:
-    """A global array, of which each process holds its part."""
+    """Return a global array, of which each process holds its part."""
     sharding = NamedSharding(mesh, spec)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
@@ -81,7 +81,7 @@ for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "bfloat16",
     assert got.dtype == dtype and np.all(np.asarray(got.addressable_data(0)) == size), dtype
     checked += 1
 
-for dtype in ("float16", "float8_e4m3fn"):  # what XLA refuses is an error, and nothing else
+for dtype in ("float16", "float8_e4m3fn"):  # XLA raises an error for these
     halves = spread(np.ones((size, 3), jnp.dtype(dtype)))
     for function in (lambda v: lax.psum(v, "d"), lambda v: lax.all_gather(v, "d")):
         try:
@@ -90,7 +90,7 @@ for dtype in ("float16", "float8_e4m3fn"):  # what XLA refuses is an error, and 
             assert "f16" in str(error), error
         else:
             raise AssertionError(dtype)
-    same(shifted(halves), np.ones((size, 3)), dtype)  # but these only move
+    same(shifted(halves), np.ones((size, 3)), dtype)  # these only move data
 
 # ---- sharded jit ----
 
@@ -128,7 +128,7 @@ if size == 4:
         )(two)
         same(rows, numbers.sum("ab".index(axis), keepdims=True), f"psum over {axis}")
 
-# ---- what jax has for several hosts ----
+# ---- jax's functions for several hosts ----
 
 assert multihost_utils.broadcast_one_to_all(np.float32(rank + 7)) == 7
 gathered = multihost_utils.process_allgather(np.array([rank], np.int32))
@@ -136,7 +136,7 @@ assert gathered.reshape(-1).tolist() == list(range(size))
 multihost_utils.sync_global_devices("here")
 multihost_utils.assert_equal(np.arange(3), "these are equal")
 
-# ---- the operations of ddl_jax beside them, also inside shard_map, in the program's order ----
+# ---- ddl_jax's operations together with jax's, inside shard_map too, in the program's order ----
 
 assert ddl.allreduce(jnp.float32(rank)) == size * (size - 1) / 2
 

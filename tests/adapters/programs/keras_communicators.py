@@ -13,7 +13,7 @@ RANK, SIZE = ddl.rank(), ddl.size()
 EVERYONE, ALONE = ddl.subset(list(reversed(range(SIZE)))), ddl.split(RANK)
 OWN = RANK + 1.0
 ALL = [rank + 1.0 for rank in reversed(range(SIZE))]  # in the order of EVERYONE
-# Compiled, Keras on JAX calls libddl from its programs, and Keras on TensorFlow from its graphs.
+# If compiled, Keras on JAX calls libddl from its programs, and Keras on TensorFlow from its graphs.
 WAYS = {
     "eager": {"run_eagerly": True},
     "graph": {"jit_compile": False},
@@ -49,11 +49,11 @@ def operations():
         same(ddl.reduce_scatter(own(2 * count), comm=comm), [sum(values)] * 2)
         same(ddl.alltoall(own(count), comm=comm), values)
         ddl.barrier(comm=comm)
-    same(ddl.allgather(own(1)), ALL[::-1])  # of all ranks, as ever
+    same(ddl.allgather(own(1)), ALL[::-1])  # of all ranks, as without a communicator
 
 
 def linear(optimizer, **options):
-    """A model of one weight, by default 0, whose gradient is that of its batch: -OWN."""
+    """Return a model with one weight, by default 0, whose gradient is -OWN."""
     model = keras.Sequential(
         [keras.Input([1]), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
     )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_keras on two ranks or more, with any backend of Keras: each rank makes other weights
-and has other samples, and all must end with equal weights. Prints "done NAME" for each part.
+"""Run by test_keras on two ranks or more, with any backend of Keras. Each rank creates other
+weights and has other samples, and all must end with equal weights. Prints "done NAME" for each
+part.
 
     python keras_equal.py FOLDER
 """
@@ -78,12 +79,12 @@ def unbuilt():
     for make in (lambda: network(built=False), Subclassed):
         model = fit(make(), ddl.DistributedOptimizer("adam"), BroadcastModel())
         assert_equal(model, make)
-        # With one batch an epoch, validation comes before the second one.
+        # With one batch in an epoch, validation runs before the second batch.
         validation = {"batch_size": 16, "epochs": 1, "validation_data": (INPUTS, OUTPUTS)}
         model = fit(make(), ddl.DistributedOptimizer("adam"), BroadcastModel(), **validation)
         assert_equal(model, "one batch")
     refused(InvalidArgument, "not built", ddl.broadcast_model, network(built=False))
-    # On one rank only: all are told.
+    # If one rank alone raises an error, all ranks get one.
     model = network(built=RANK > 0)
     refused(
         InvalidArgument,
@@ -100,7 +101,7 @@ def unbuilt():
 
 
 class Starts(keras.callbacks.Callback):
-    """Keeps the weights with which training starts."""
+    """Records the weights with which training starts."""
 
     def on_train_batch_begin(self, batch, logs=None):
         if self.model.built and not hasattr(self, "weights"):
@@ -131,7 +132,7 @@ def root_checkpoint():
         one = {} if built or not TENSORFLOW else {"batch_size": 16, "epochs": 1}
         fit(model, None, BroadcastModel(), starts, **one)
         assert_equal(model, "loaded")
-        if one:  # the first batch was before them: they have the root's state
+        if one:  # the first batch ran before them: the root's state replaced its step
             assert (weights_of(model) == saved).all() and iterations(model.optimizer) == 8
         else:
             assert (starts.weights == saved).all() and starts.iterations == 8
@@ -183,7 +184,7 @@ COPIES = {
 
 
 def copies():
-    by_sum = ddl.DistributedOptimizer(KO.SGD(0.5), op="sum")  # another one of the same class
+    by_sum = ddl.DistributedOptimizer(KO.SGD(0.5), op="sum")  # another optimizer of the same class
     assert by_sum
     for name, copied in COPIES.items():
         made = {
@@ -201,7 +202,7 @@ def copies():
                 assert_equal(fit(network(), again, BroadcastModel(), epochs=1), (name, kind))
     serialized = KO.serialize(made["plain"])
     refused(InvalidArgument, "pickle the object", pickle.dumps, serialized)
-    # A file has the original optimizer.
+    # A saved file contains the original optimizer.
     plain = KO.deserialize(json.loads(json.dumps(serialized)))
     assert not hasattr(plain, "_ddl_settings") and isinstance(plain, KO.Adam)
     model = fit(network(), made["plain"], BroadcastModel())
@@ -214,21 +215,21 @@ def copies():
 
 
 def scaled():
-    """A model of dtype mixed_float16 under a float32 policy. The last rank alone has infinities,
-    in the second of four batches."""
+    """Train a model of dtype mixed_float16 under a float32 policy. Only the last rank has
+    infinities, in the second of four batches."""
     inputs = INPUTS.copy()
     if RANK == SIZE - 1:
         inputs[5] = np.inf
     for passes in (1, 3):
         optimizer = ddl.DistributedOptimizer(KO.SGD(0.01), backward_passes_per_step=passes)
-        for _ in range(2):  # compile wraps the same one again
+        for _ in range(2):  # compile wraps the same optimizer again
             model = Subclassed(dtype="mixed_float16")
             model.compile(copy.deepcopy(optimizer), "mse")
             assert isinstance(model.optimizer, KO.LossScaleOptimizer)
             model.compile(model.optimizer.inner_optimizer, "mse")
             fit(model, None, BroadcastModel(), inputs=inputs, epochs=1)
             assert_equal(model, "mixed")
-            # On TensorFlow the variables come with the first batch.
+            # On TensorFlow the first batch creates the variables.
             assert iterations(model.optimizer) == 3 // passes
     by_hand = KO.LossScaleOptimizer(ddl.DistributedOptimizer(KO.SGD(0.01)))
     assert_equal(fit(network(), by_hand, BroadcastModel(), inputs=inputs), "by hand")
@@ -250,7 +251,7 @@ def layer_copies():
     for name, copied in LAYER_COPIES.items():
         for options in ({}, *({"comm": part} for part in parts)):
             original = ddl.SyncBatchNormalization(momentum=0.0, **options)
-            if options and name == "pickle":  # other processes do not have it
+            if options and name == "pickle":  # other processes lack the file
                 refused(TypeError, "cannot be copied or pickled", copied, original)
                 continue
             layer = copied(copied(original))
@@ -277,7 +278,7 @@ def masks():
 
 
 def threads():
-    if not TENSORFLOW:  # elsewhere operations are matched by their order
+    if not TENSORFLOW:  # otherwise operations are matched by their order
         return
     models = [fit(network(), ddl.DistributedOptimizer("sgd"), BroadcastModel()) for _ in range(2)]
     both = [
@@ -307,7 +308,7 @@ def metrics():
         INPUTS, OUTPUTS, verbose=0, return_dict=True, callbacks=[AverageMetrics()]
     )
     assert named["loss"] == averaged[0]
-    assert model.evaluate(INPUTS, OUTPUTS, verbose=0) == own  # without it, its own
+    assert model.evaluate(INPUTS, OUTPUTS, verbose=0) == own  # without the callback
     history = model.fit(
         *(INPUTS, OUTPUTS),
         validation_data=(INPUTS, OUTPUTS),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_keras on any number of ranks, with any backend of Keras: model.fit with all that
-ddl_keras adds to it. Prints the losses of every way, which the test compares with those of one
+"""Run by test_keras on any number of ranks, with any backend of Keras: model.fit with all functions
+of ddl_keras. Prints the losses of each variant, which the test compares with the losses of one
 process.
 
     python keras_training.py FOLDER [interpreted] [losses]
@@ -80,7 +80,7 @@ for way, options in ways.items():
 losses["clipped"] = train(network(), keras.optimizers.Adam(0.01, clipnorm=0.1))
 losses["normalized"] = train(network(normalized=True), "sgd")
 
-# Gradients of several batches before each step, and half of the bytes.
+# Gradients that are accumulated over several batches, and gradients that are sent as bfloat16.
 passes = keras.optimizers.SGD(0.05, gradient_accumulation_steps=2)
 losses["accumulated"] = train(network(), passes)
 scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05))
@@ -95,7 +95,7 @@ narrow = network()
 narrow.compile(ddl.DistributedOptimizer("sgd", compression="bf16", op="sum"), "mse")
 narrow.fit(inputs[mine], outputs[mine], batch_size=BATCH // size, verbose=0)
 
-# With mixed_float16 Keras scales the loss of itself. The last rank alone has infinities, in every
+# With mixed_float16, Keras scales the loss by itself. Only the last rank has infinities, in every
 # second batch.
 keras.config.set_dtype_policy("mixed_float16")
 mixed = ddl.DistributedOptimizer(keras.optimizers.SGD(0.05))
@@ -126,7 +126,7 @@ class Rates(keras.callbacks.Callback):
 class Epochs(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         own = np.array([logs["loss"]], np.float32)
-        assert (everyones(own) == own).all()  # averaged before
+        assert (everyones(own) == own).all()  # averaged before these callbacks run
 
 
 timeline = FOLDER / "timeline-{rank}.json"
@@ -150,7 +150,7 @@ events = json.loads((FOLDER / f"timeline-{rank}.json").read_text())["traceEvents
 assert sum(event["name"] == "batch" for event in events) == 2 * 3 * steps
 assert {event["pid"] for event in events} == {rank}
 
-# Only rank 0 has saved.
+# Only rank 0 has saved a file.
 ddl.barrier()
 assert sorted(file.name for file in FOLDER.glob("*.keras")) == ["model.keras"]
 averages = ddl.average_metrics({"b": rank, "a": 1.0}, weight=1 + rank)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_pytensor.py on two ranks: gradients, in every mode that is named.
+"""Run by test_pytensor.py on two ranks: gradients, in each of the given modes.
 
 python pytensor_gradients.py MODE ...
 """
@@ -16,11 +16,11 @@ from ddl_pytensor.framework import framework, tensor
 
 ddl.init()
 rank, size = ddl.rank(), ddl.size()
-SUM = size * (size + 1) / 2  # of the ranks' weights 1, 2, ...
+SUM = size * (size + 1) / 2  # the sum of the ranks' weights 1, 2, ...
 
 
 def derivative(operation: Any, rows: int, mode: str) -> np.ndarray:
-    """Of the sum of each rank's results, weighted with its rank + 1."""
+    """Return the gradient of the sum of the ranks' results, each weighted by rank + 1."""
     x = tensor.vector("x", dtype="float64")
     cost = (operation(x) * (rank + 1.0)).sum()
     value = np.arange(rows, dtype=np.float64)
@@ -40,7 +40,7 @@ def check(mode: str) -> None:
         got = derivative(operation, rows, mode)
         np.testing.assert_allclose(got, np.broadcast_to(expected, rows), err_msg=mode)
 
-    # Several at once, of which one has no part in the cost.
+    # Several gradients at once, of which one does not depend on the cost.
     x, y = tensor.vector("x", dtype="float64"), tensor.matrix("y", dtype="float64")
     first, _ = ddl.grouped_allreduce([x, y])
     of_x, of_y = framework.grad(first.sum() + 0 * y.sum(), [x, y])
@@ -48,18 +48,18 @@ def check(mode: str) -> None:
     got_x, got_y = function(np.ones(2), np.ones((2, 1)))
     assert got_x.tolist() == [size, size] and not got_y.any()
 
-    # Independent operations keep their order on all ranks: the sums are not mixed up.
+    # Independent operations have the same order on all ranks, so the sums are not confused.
     results = [ddl.allreduce(x + number) for number in range(8)]
     got = framework.function([x], results, mode=mode)(np.zeros(2))
     assert [each.tolist() for each in got] == [[size * n, size * n] for n in range(8)], got
 
-    # Also where the graphs are not equal, because constants depend on the rank: on rank 0 both of
-    # these are sums of x.
+    # The same with graphs that differ, because constants depend on the rank: on rank 0, both are
+    # sums of x.
     results = [ddl.allreduce(x + float(rank)), ddl.allreduce(x - float(rank))]
     got = framework.function([x], results, mode=mode)(np.full(2, 9.0))
     assert [each[0] for each in got] == [9 * size + SUM - size, 9 * size - SUM + size], got
 
-    # New values of floats are averaged, others are not.
+    # New values of floats are averaged, others stay as they are.
     weight = framework.shared(np.zeros(2))
     steps = framework.shared(np.zeros((), np.int64))
     updates = ddl.average_updates({weight: weight + rank, steps: steps + 1})

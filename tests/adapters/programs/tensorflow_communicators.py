@@ -14,7 +14,7 @@ from ddl_core import errors
 
 ddl.init()
 RANK, SIZE = ddl.rank(), ddl.size()
-MEMBERS = list(range(RANK % 2, SIZE, 2))  # of this rank's set: the even ranks, or the odd ones
+MEMBERS = list(range(RANK % 2, SIZE, 2))  # the size of this rank's set: even or odd ranks
 SET = ddl.split(RANK % 2)
 OWN = MEMBERS.index(RANK)
 COUNT = len(MEMBERS)
@@ -33,7 +33,7 @@ def own(rows=4):
 
 
 def gradient(function, tensor):
-    """That of function's sum, weighted by rank + 1."""
+    """Return the gradient of the function's sum, weighted by rank + 1."""
     with tf.GradientTape() as tape:
         tape.watch(tensor)
         result = function(tensor)

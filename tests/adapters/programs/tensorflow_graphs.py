@@ -18,7 +18,7 @@ from ddl_core.errors import InvalidArgument
 MANY, STEPS = 50, 40 if "sample" in sys.argv else 200
 native = "interpreted" not in sys.argv
 
-tf.get_logger().setLevel("ERROR")  # it warns of tracing often
+tf.get_logger().setLevel("ERROR")  # TensorFlow warns of repeated tracing
 
 ddl.init(timeout=60)
 rank, size = ddl.rank(), ddl.size()
@@ -39,8 +39,8 @@ for step in range(STEPS):
 print("done function", flush=True)
 
 
-# A graph of the old kind has no control dependencies at all, and each rank runs it in an order of
-# its own: by two threads, and built in another order.
+# A graph of TensorFlow 1 has no control dependencies, and each rank runs it in its own order: with
+# two threads, and built in another order.
 def plain_graph():
     order = list(range(MANY))
     random.Random(rank).shuffle(order)
@@ -49,7 +49,7 @@ def plain_graph():
         fed = tf.compat.v1.placeholder(tf.float32, [5])
         nodes = {number: ddl.allreduce(fed * number, name=f"number{number}") for number in order}
         ranks = ddl.allreduce(1)
-        # Without a name: matched by the names of their tensors.
+        # Without names, operations are matched by the names of their tensors.
         unnamed = {
             number: ddl.allreduce(tf.multiply(fed, number, name=f"fed{number}")) for number in order
         }
@@ -68,7 +68,7 @@ if native:
     plain_graph()
     print("done graph", flush=True)
 
-# ---- loops, branches, functions in functions, and one rank that traces anew ----
+# ---- loops, branches, nested functions, and one rank that traces again ----
 
 
 @tf.function
@@ -112,7 +112,7 @@ assert tf.function(lambda x: ddl.allreduce(x, name=long))(1.0).numpy() == size
 assert ddl.allreduce(1.0, name="a name / with: odd $ characters").numpy() == size
 print("done loops", flush=True)
 
-# ---- functions of one name, in two threads ----
+# ---- functions with the same name, in two threads ----
 
 
 def make_step(factor):
@@ -133,7 +133,7 @@ class Stepper:
 
 
 def branched(factor):
-    """Has no operations but in the graphs of its branches, which TensorFlow names."""
+    """Its only operations are in the graphs of its branches, which TensorFlow names."""
     return tf.function(lambda x: tf.cond(x[0] > 0, lambda: ddl.allreduce(x * factor), lambda: x))
 
 
@@ -170,12 +170,12 @@ for make in (make_step, lambda factor: steppers[factor].step, branched, slope):
     pair = make(1.0), make(1000.0)
     for function in pair:
         function(tf.ones([4]))
-    if rank == 1 and make is not slope:  # traces anew
+    if rank == 1 and make is not slope:  # traces again
         pair[0].get_concrete_function(tf.ones([8]))
     in_two_threads(pair, (size, 1000.0 * size))
 
 
-# Whichever thread is faster traces first.
+# Either thread may trace first.
 def make_race(factor):
     def race(x):
         return ddl.allreduce(x * factor)
@@ -203,7 +203,7 @@ else:
     raise AssertionError("two functions of one name in two threads")
 ended.set()
 thread.join()
-assert late(tf.ones([4])).numpy()[0] == 2 * size  # it is over
+assert late(tf.ones([4])).numpy()[0] == 2 * size  # the other thread has ended
 print("done threads", flush=True)
 
 # ---- training helpers ----

@@ -23,7 +23,7 @@ def same(result, expected) -> None:
 
 
 native = "interpreted" not in sys.argv
-tf.get_logger().setLevel("ERROR")  # it warns of tracing often
+tf.get_logger().setLevel("ERROR")  # TensorFlow warns of repeated tracing
 refused(InvalidState, "call ddl_tensorflow.init() first", ddl.rank)
 refused(InvalidArgument, "timeout is -1", ddl.init, timeout=-1)
 ddl.shutdown()
@@ -107,7 +107,7 @@ if not native:
         refused(Unsupported, "no native part: no C++ compiler", ddl.barrier)
 for way, function in ways.items():
     chosen = kinds
-    if "sample" in sys.argv and way != "eager":  # to trace and to compile take longest
+    if "sample" in sys.argv and way != "eager":  # these take longest to trace and to compile
         chosen = [tf.bool, tf.int32, tf.bfloat16, tf.float32]
     for name, results in function(chosen).items():
         right = expected(tf.dtypes.as_dtype(name))
@@ -118,7 +118,7 @@ for way, function in ways.items():
                 raise AssertionError(f"{way}, {name}, {operation}: {error}") from error
     print("done", way, flush=True)
 
-# What is given stays as it is, also where it is used once more or given twice.
+# Operations do not change their inputs, even if an input is used again or given twice.
 
 
 def twice(x):
@@ -134,7 +134,7 @@ for way in (twice, tf.function(twice), tf.function(twice, jit_compile=native)):
         right = [own, 2 * own, 2 * all_, 4 * all_, 2 * all_, 2.0 * number * size, 2 * own]
         assert values == [[each] * 3 for each in right], (values, right)
 
-# ---- as many rows as each rank likes ----
+# ---- a different number of rows on each rank ----
 
 own = tf.fill([rank + 1, 2], float(rank))
 uneven = [of for of in range(size) for _ in range(of + 1)]
@@ -143,7 +143,7 @@ for function in (ddl.allgather, tf.function(ddl.allgather, autograph=False)):
     assert function(own).numpy()[:, 1].tolist() == uneven
     assert function(own, rows=rows).numpy()[:, 0].tolist() == uneven
 assert ddl.allgather(tf.zeros([0 if rank else 3, 2])).shape == [3, 2]
-to_each = tf.repeat(tf.range(size), tf.range(size))  # to rank r: r times r
+to_each = tf.repeat(tf.range(size), tf.range(size))  # r rows of value r for each rank r
 received, came = ddl.alltoall(to_each, list(range(size)))
 assert received.numpy().tolist() == [rank] * (rank * size)
 assert came.numpy().tolist() == [rank] * size
@@ -153,7 +153,7 @@ assert received.numpy().tolist() == [rank] * (rank * size)
 part = ddl.reduce_scatter(tf.ones([sum(rows), 2]), rows=rows)
 assert part.shape == [rank + 1, 2] and part.numpy().max() == size
 
-# ---- what a graph knows before it runs ----
+# ---- shapes that are known before a graph runs ----
 
 
 @tf.function(input_signature=[tf.TensorSpec([2 * size, 3]), tf.TensorSpec([None, 3])])
@@ -176,7 +176,7 @@ def shapes(known, unknown):
 
 shapes(tf.ones([2 * size, 3]), tf.ones([size, 3]))
 
-# ---- what is refused, when a graph is traced already ----
+# ---- errors when a graph is traced ----
 
 text = tf.constant("text")
 traced = tf.function(ddl.broadcast, autograph=False).get_concrete_function
@@ -241,7 +241,7 @@ if native:
     check_kernels("DdlAlltoall")
     check_kernels("DdlBarrier")
 
-# ---- leaving and coming back ----
+# ---- leaving and joining again ----
 
 ddl.barrier()
 ddl.shutdown()

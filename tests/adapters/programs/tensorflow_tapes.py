@@ -11,13 +11,13 @@ import tensorflow as tf
 import ddl_tensorflow as ddl
 
 native = "interpreted" not in sys.argv
-tf.get_logger().setLevel("ERROR")  # it warns of tracing often
+tf.get_logger().setLevel("ERROR")  # TensorFlow warns of repeated tracing
 ddl.init(timeout=20)
 rank, size = ddl.rank(), ddl.size()
 root = size - 1
-total = size * (size + 1) / 2  # of all ranks' weights
+total = size * (size + 1) / 2  # the sum of all ranks' weights
 weight = rank + 1.0
-parts = [0, *range(2, size + 1)]  # rows of each rank: one has none
+parts = [0, *range(2, size + 1)]  # number of rows of each rank, one of them 0
 
 WAYS = {
     "eager": lambda function: function,
@@ -27,7 +27,8 @@ WAYS = {
 if not native:
     del WAYS["jit"]
 
-# By name: the operation, its input's rows, and the gradient that weights give, in each row.
+# For each name: the operation, the rows of its input, and the gradient in each row if the results
+# are weighted.
 OPERATIONS = {
     "allreduce": (ddl.allreduce, 2, total),
     "average": (lambda x: ddl.allreduce(x, "average"), 2, total / size),
@@ -64,11 +65,11 @@ def check(what: str, found, expected) -> None:
 
 
 def check_tapes(way: str, compiled) -> None:
-    """Each operation, and another one after it that all ranks need: these would be matched if the
-    first ran on some ranks only."""
+    """Compute gradients of each operation, and of a following operation that all ranks need. If the
+    first ran on some ranks only, the second would be matched with it."""
     for name, (operation, rows, expected) in OPERATIONS.items():
         if name.startswith("uneven") and way == "jit":
-            continue  # XLA has to know how many rows come
+            continue  # XLA must know the number of rows of the result
         x = tf.ones([rows])
 
         def loss(x, operation=operation):
@@ -101,7 +102,7 @@ def check_unused(way: str, compiled) -> None:
             tape.watch([x, y])
             values = function(x, y)
         check(f"{way}, one of two", tape.gradient(values, of), expected)
-    # A function is one operation to a tape outside: all of its gradients are computed.
+    # A tape outside of a function treats it as one operation, so all its gradients are computed.
     with tf.GradientTape() as tape:
         tape.watch([x, y])
         value = function(x, y)[1 if way == "eager" else rank % 2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_torch_api on any number of ranks: what ddl_torch itself offers."""
+"""Run by test_torch_api on any number of ranks: the functions of ddl_torch itself."""
 
 import copy
 import pickle
@@ -51,7 +51,7 @@ assert ddl.allreduce(parameter).shape == ()
 refused(InvalidArgument, "out has shape (3,)", ddl.allreduce, ones, out=torch.ones(3))
 refused(TypeError, "loat8_e4m3fnuz", ddl.allreduce, torch.ones(3).to(torch.float8_e4m3fnuz))
 
-with FakeTensorMode():  # without a GPU: a tensor that says that it is on one
+with FakeTensorMode():  # a tensor that pretends to be on a GPU
     on_gpu = torch.empty(size, device="cuda:0")
 UNFIT = [
     (TypeError, np.ones(size), "has type numpy.ndarray; must be a torch.Tensor", "torch.as_tensor"),
@@ -121,7 +121,7 @@ refused(
     torch.ones(2 * size),
     out=torch.ones(3),
 )
-rows = torch.arange(size).repeat_interleave(torch.arange(size))  # to rank r: r times r
+rows = torch.arange(size).repeat_interleave(torch.arange(size))  # r rows of value r for each rank r
 assert ddl.alltoall(rows, list(range(size))).tolist() == [rank] * (rank * size)
 known = ddl.alltoall(rows, list(range(size)), [rank] * size)
 assert known.tolist() == [rank] * (rank * size)
@@ -157,7 +157,7 @@ assert state["epoch"] == 3 + rank
 
 # ---- optimizers ----
 
-# A step that is left out, by loss scaling and by the program.
+# Steps that are skipped, by loss scaling and by the program.
 model = nn.Linear(2, 1, bias=False)
 nn.init.ones_(model.weight)
 optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
@@ -215,11 +215,11 @@ model(torch.ones(1, 1)).sum().backward()
 optimizer.step()
 assert model.weight.item() == 1 - size
 
-# A copy would step on its own gradients.
+# A copy would use its own gradients in its steps.
 for copied in (copy.copy, copy.deepcopy, pickle.dumps):
     refused(TypeError, "cannot be copied or pickled", copied, optimizer)
 
-# ---- leaving and coming back, and torch.distributed on its own ----
+# ---- leaving and joining again, and torch.distributed without ddl_torch ----
 
 ddl.shutdown()
 ddl.shutdown()
@@ -231,7 +231,7 @@ dist.destroy_process_group()
 assert not ddl.is_initialized()
 
 world = ddl_core.init()
-ddl.init()  # through the world that is there
+ddl.init()  # uses the existing world
 assert ddl.allreduce(torch.ones(1)).item() == size
 assert ddl_core.world() is world and not world.closed
 ddl.shutdown()
@@ -240,7 +240,7 @@ if "MASTER_ADDR" in __import__("os").environ:
     ddl.init()
     assert ddl.size() == size and ddl.allreduce(torch.ones(1)).item() == size
     ddl.shutdown()
-    assert dist.is_initialized()  # it was not ours
+    assert dist.is_initialized()  # the program created it
     dist.destroy_process_group()
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -22,17 +22,17 @@ def start(count: int = 10) -> tuple[dist.Work, torch.Tensor]:
     return dist.all_reduce(tensor, async_op=True), tensor
 
 
-# Many at once, waited for in any order.
+# Many works at once, waited for in any order.
 works = [start(100 * number) for number in range(60)]
 for work, tensor in works[::-1] + works:
     assert work.wait()
     assert work.is_completed()
     assert torch.equal(tensor, torch.full_like(tensor, total))
 for work, tensor in works:
-    assert work.get_future().done()  # asked for afterwards
+    assert work.get_future().done()  # requested afterwards
     assert work.get_future().value()[0].data_ptr() == tensor.data_ptr()
 
-# Futures before, and without wait().
+# Futures that are used before wait() and without it.
 for work, tensor in [start(100 * number) for number in range(60)]:
     (result,) = work.get_future().wait()
     assert torch.equal(result, torch.full_like(tensor, total))
@@ -44,13 +44,13 @@ for _ in range(100):
     work.wait()
     assert future.value()[0].data_ptr() == tensor.data_ptr()
 
-# Polling, and nothing else.
+# Polling alone.
 work, tensor = start()
 while not work.is_completed():
     pass
 assert tensor[0] == total
 
-# A callback's thread has no GIL of its own; several callbacks, in order.
+# A callback's thread does not hold the GIL. Several callbacks run in order.
 work, tensor = start()
 order: list[str] = []
 future = work.get_future().then(lambda f: order.append("first") or f.value()[0] * 2)
@@ -69,8 +69,8 @@ class Dispatched(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
 
-# A thread that holds the GIL asks for a work that the completion thread is settling. That thread
-# needs the GIL too: to copy the outputs, and to drop the only reference to the input.
+# A thread that holds the GIL requests a work while the completion thread completes it. This thread
+# needs the GIL, too, to copy the outputs and to drop the only reference to the input.
 if rank == 0 and size > 1:
     watched = dist.irecv(torch.empty(1), 1).get_future()  # starts the completion thread
 interval = sys.getswitchinterval()
@@ -101,8 +101,8 @@ def deeper(level: int) -> torch.Tensor:
 
 assert deeper(5)[0] == 6 * total
 
-# A callback that adds callbacks to the future of its own result, and to that of a later callback.
-# These start operations of other values, beside one of the main thread.
+# A callback that adds callbacks to the future of its own result, and to the future of a later
+# callback. They start operations with other values, while the main thread runs one, too.
 both_known = threading.Event()
 results: list[torch.Tensor] = []
 
@@ -132,7 +132,7 @@ work.wait()
 assert tensor[0] == total and order[-1] == "after the late one"
 assert [each[0] for each in results] == [2 * size, size]
 
-# An exception in a callback comes out of its future, and breaks nothing.
+# The future raises the exception of a callback, and later operations work.
 work, _ = start()
 future = work.get_future().then(lambda f: 1 / 0)
 try:
@@ -141,7 +141,7 @@ try:
 except Exception as error:
     assert "division by zero" in str(error), error
 
-# Dropped works keep their tensors until the end of the operation, and not longer.
+# Dropped works keep their tensors until the end of the operation, but not longer.
 for _ in range(20):
     dist.all_reduce(torch.ones(100_000), async_op=True)
     gc.collect()
@@ -155,7 +155,7 @@ old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9)
 if not old or type(dist.group.WORLD) is dist.ProcessGroup:  # else see fallback.py, _KEPT
     assert alive() is None
 
-# Not contiguous, asynchronous.
+# Asynchronous, not contiguous.
 base = torch.full((4, 6), rank + 1.0)
 future = dist.all_reduce(base.t(), async_op=True).get_future()
 future.wait()
@@ -165,7 +165,7 @@ for _ in range(5):
     dist.all_gather(outs, torch.full((5,), float(rank)), async_op=True).get_future().wait()
     assert all(torch.equal(out, torch.full((5,), float(of))) for of, out in enumerate(outs))
 
-# Groups are independent: each thread has one.
+# Groups are independent: each thread uses its own.
 groups = [dist.new_group(list(range(size)), backend="ddl") for _ in range(3)]
 failures: list[BaseException] = []
 
@@ -190,7 +190,7 @@ for thread in threads:
     thread.join()
 assert not failures, failures
 
-# A wait that is limited leaves the work pending.
+# A wait with a time limit leaves the work pending.
 if rank == 0 and size > 1:
     work, tensor = start()
     try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_torch_collectives on any number of ranks: every operation, op and type against what
-PyTorch computes from all ranks' inputs."""
+"""Run by test_torch_collectives on any number of ranks: every operation, op and type, compared with
+PyTorch's result for all ranks' inputs."""
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,8 @@ COUNTS = [0, 1, 7, 1000, 70001]
 
 
 def values(of: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """What rank `of` brings: small integers, so that every type holds all results but products."""
+    """Return the input of rank `of`: small integers, so that each type can represent all results
+    except products."""
     number = (torch.arange(count) * (of + 3) + 5 * of) % 6
     number = number - 2 if dtype not in (torch.uint8, torch.bool) else number
     return number.to(torch.float32).to(dtype) if dtype in FLOATS + OTHERS else number.to(dtype)
@@ -38,7 +39,7 @@ def reduced(op: dist.ReduceOp, inputs: list[torch.Tensor]) -> torch.Tensor:
     elif op == dist.ReduceOp.AVG:
         mode = None if dtype in FLOATS else "trunc"
         total = stack.sum(0)
-        if mode:  # of the sum as the type holds it
+        if mode:  # of the sum in that type
             total = total.to(dtype).to(torch.int64)
         result = torch.div(total, size, rounding_mode=mode)
     elif op == dist.ReduceOp.MIN:
@@ -57,7 +58,7 @@ def expect(actual: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
         actual, wanted = actual.view(torch.uint8), wanted.view(torch.uint8)
     assert actual.shape == wanted.shape, (what, actual.shape, wanted.shape)
     close = torch.equal(actual, wanted)
-    if not close and actual.dtype in FLOATS:  # an average is no integer
+    if not close and actual.dtype in FLOATS:  # an average is not an integer
         close = torch.allclose(actual.double(), wanted.double(), rtol=1e-2)
     assert close, (what, actual[:9], wanted[:9])
 
@@ -90,7 +91,7 @@ for dtype in FLOATS + INTEGERS:
             )
             expect(out, wanted, f"reduce_scatter {what}")
 
-# ---- moving, every type ----
+# ---- operations that move data, every type ----
 
 for dtype in FLOATS + INTEGERS + OTHERS:
     for count in COUNTS:
@@ -109,7 +110,7 @@ for dtype in FLOATS + INTEGERS + OTHERS:
         all_gather(whole, values(rank, count, dtype))
         expect(whole, torch.cat(everyones(count, dtype)), f"all_gather to one tensor {what}")
 
-# ---- where the elements lie ----
+# ---- memory layouts ----
 
 total = size * (size + 1) // 2
 strided = torch.full((6, 8), float(rank + 1))[::2, 1::3]
@@ -159,7 +160,7 @@ imaginary = torch.full((3,), 1 + 2j, dtype=torch.complex64)
 dist.all_reduce(imaginary)
 expect(imaginary, torch.full((3,), size * (1 + 2j), dtype=torch.complex64), "complex sum")
 
-# ---- several at once ----
+# ---- several operations at once ----
 
 tensors = [
     torch.full((count,), float(rank), dtype=dtype)

@@ -41,8 +41,8 @@ def late(value: int, count: int = 300_000, seconds: float = LONG) -> torch.Tenso
 
 
 def check_streams() -> None:
-    """A call starts after what the current stream holds, and delays neither the host nor that
-    stream; the stream that waits for the work sees the result."""
+    """A call starts after the operations in the current stream, and delays neither the host nor
+    this stream. The stream that waits for the work sees the result."""
     streams = device.new_stream(), device.new_stream()
     device.use_stream(streams[0])
     tensor = late(rank + 1, seconds=VERY_LONG)
@@ -77,13 +77,13 @@ def check_future() -> None:
 
 def check_memory() -> None:
     device.use_stream(device.new_stream())
-    tensor = late(rank + 1, 60).view(10, 6).t()  # is copied, and the results are copied back
+    tensor = late(rank + 1, 60).view(10, 6).t()  # the input and the results are copied
     work = dist.all_reduce(tensor, async_op=True)
     others = [torch.full((60,), 99, dtype=torch.int32).to("cuda") for _ in range(8)]
     work.wait()
     assert (tensor.cpu() == total).all() and all((o.cpu() == 99).all() for o in others)
     works = []
-    for _ in range(20):  # nobody holds the tensors
+    for _ in range(20):  # the program holds no reference to the tensors
         works.append(dist.all_reduce(late(rank + 1, 1000), async_op=True))
         torch.full((1000,), 7, dtype=torch.int32).to("cuda")
     for work in works:
@@ -93,7 +93,7 @@ def check_memory() -> None:
 
 
 def check_copied_back() -> None:
-    """Memory whose contents are copied back in the group's stream is not used again before, though
+    """Memory into which the group's stream copies results is not used again before the copy, though
     the operation has ended."""
     streams, many = (device.new_stream(), device.new_stream()), 40
     device.use_stream(streams[0])
@@ -126,7 +126,8 @@ def check_coalesced() -> None:
 
 
 def check_copies() -> None:
-    """Whoever ends a work, the result comes in the stream in which it was called."""
+    """Whichever call completes a work, the result arrives in the stream in which the operation was
+    called."""
     stream = device.new_stream()
     for end in (lambda work: work.wait(), lambda work: work.get_future().wait()):
         tensor = torch.full((1000,), rank + 1, dtype=torch.int32).to("cuda")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device "cuda" of the programs beside this one: PyTorch's stand-in for it, or a GPU."""
+"""The device "cuda" of the programs in this folder: a stand-in for it, or a GPU."""
 
 import importlib
 import sys
@@ -29,10 +29,10 @@ def install(folder: str) -> Any:
     if not folder:
         return RealDevice()
     sys.path.insert(0, folder)
-    device = importlib.import_module("cuda_device")  # PyTorch asks for it when it is imported
+    device = importlib.import_module("cuda_device")  # PyTorch reads it when it is imported
     import torch
 
-    # What a build for CPUs refuses.
+    # Replace functions that raise errors in a build for CPUs.
     torch.cuda._lazy_init = lambda: None
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 1

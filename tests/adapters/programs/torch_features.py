@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_torch_features on two or more ranks, with the name of a feature: what PyTorch builds
-on its process groups, over "ddl", against one process."""
+"""Run by test_torch_features on two or more ranks, with the name of a feature: features of PyTorch
+that use process groups, over "ddl", compared with one process."""
 
 import sys
 import warnings
@@ -89,8 +89,8 @@ def fsdp2() -> None:
 
 @feature
 def dtensor() -> None:
-    """Tensors in parts: distributed, redistributed, multiplied, and a layer in parts by columns and
-    rows."""
+    """Tensors in parts: distributed, redistributed, multiplied, and a layer that is split into
+    columns and rows."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import (
@@ -181,8 +181,8 @@ def checkpoint() -> None:
 
 @feature
 def gloo() -> None:
-    """The same training over Gloo ends with the same weights, within rounding; twice over ddl, with
-    the same bits."""
+    """Train over Gloo and twice over ddl: equal weights within rounding, and the same bits in both
+    runs over ddl."""
     ends = []
     for backend in ("ddl", "ddl", "gloo"):
         group = dist.new_group(list(range(size)), backend=backend)
@@ -218,7 +218,8 @@ def hook_makers() -> dict[str, Callable[[object, object], tuple[object, Callable
         state = post_localSGD_hook.PostLocalSGDState(group, alone, start_localSGD_iter=2)
         return state, post_localSGD_hook.post_localSGD_hook
 
-    # PyTorch 2.13's batched PowerSGD gives this function matrices, which it refuses.
+    # PyTorch 2.13's batched PowerSGD calls this function with matrices, for which it raises an
+    # error.
     orthogonalize = powerSGD_hook._orthogonalize
     powerSGD_hook._orthogonalize = lambda matrices, epsilon=0: orthogonalize(
         matrices if matrices.dim() == 3 else matrices[None], epsilon
@@ -243,7 +244,8 @@ BUCKETS = {25: 1, 0.009: 2, 1e-4: 5}  # megabytes: number of buckets
 
 @feature
 def all_hooks() -> None:
-    """PyTorch's hooks beside Gloo's, with one and several buckets.
+    """Compare PyTorch's hooks over ddl and over Gloo, with one bucket and several. Some hooks start
+    operations in callbacks. Over Gloo these crash unless each bucket waits for the one before.
 
     Some start operations in callbacks. Over Gloo these crash unless each bucket waits for the one
     before.
@@ -317,7 +319,7 @@ def quantization_hooks() -> None:
             others = [torch.empty_like(quantized) for _ in range(size)]
             dist.all_gather(others, quantized)
             assert all(torch.equal(other, quantized) for other in others)
-            widest = torch.tensor([largest])  # of the values that a step of 255 covers
+            widest = torch.tensor([largest])  # of the values in a step of 255
             dist.all_reduce(widest, dist.ReduceOp.MAX)
             difference = (quantized - exact).abs().max().item()
             assert 0 < difference <= widest.item() / 255, (hook, megabytes, difference)
@@ -325,7 +327,7 @@ def quantization_hooks() -> None:
 
 @feature
 def zero_hooks() -> None:
-    """ZeRO's steps in the hooks of buckets, also between these."""
+    """ZeRO's steps in the hooks of buckets, and between the hooks."""
     from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks
     from torch.distributed.optim import ZeroRedundancyOptimizer
 

@@ -21,7 +21,7 @@ from torch import Tensor
 import ddl_torch as ddl
 
 ddl.init()
-warnings.filterwarnings("ignore")  # PyTorch's, of what is deprecated
+warnings.filterwarnings("ignore")  # PyTorch's warnings about deprecated names
 logging.disable(logging.WARNING)
 rank, size = ddl.rank(), ddl.size()
 gloo, ours = dist.new_group(backend="gloo"), dist.group.WORLD
@@ -32,7 +32,7 @@ Function = Callable[[Tensor, dist.ProcessGroup], list[Tensor]]
 
 
 def values(rows: int, seed: int = 0) -> Tensor:
-    """Numbers with a few bits each, so that no order of additions rounds."""
+    """Return numbers with few bits each, so that additions do not round in any order."""
     generator = torch.Generator().manual_seed(31 * seed + rank)
     return torch.randint(-9, 9, (rows, 2), generator=generator).double()
 
@@ -60,7 +60,7 @@ def expect_same(name: str, function: Function, rows: int = 2 * size, compiled: b
             checked += 1
 
 
-# ---- the functional collectives, which torch.compile makes of others ----
+# ---- the functional collectives, to which torch.compile converts others ----
 
 sent = [(rank + to) % 3 for to in range(size)]
 expect_same("all_reduce", lambda a, g: [funcol.all_reduce(a, "sum", g)])
@@ -139,7 +139,8 @@ def in_place(x: Tensor) -> Tensor:
 
 assert in_place(torch.ones(3)).tolist() == [2 * size + 1] * 3
 
-# ---- ddl_torch's own under torch.compile: a graph ends before them and goes on behind ----
+# ---- ddl_torch's own under torch.compile: a graph ends before them, and another one starts after
+# ----
 
 for name, own in {
     "allreduce": ddl.allreduce,

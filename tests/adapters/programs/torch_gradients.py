@@ -19,7 +19,7 @@ checked = 0
 
 
 def values(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Small numbers, different on each rank."""
+    """Return small numbers that differ between ranks."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(31 * seed + rank)).to(dtype)
 
 
@@ -29,12 +29,12 @@ def total_loss(function, inputs: list[Tensor]) -> float:
 
 
 def expect_gradient(function, *shapes: tuple[int, ...]) -> None:
-    """What backward() gives is what finite differences give. `function` returns a list."""
+    """Compare the result of backward() with finite differences. `function` returns a list."""
     global checked
     inputs = [values(shape, i).requires_grad_() for i, shape in enumerate(shapes)]
     before, loss = total_loss(function, inputs)
     loss.backward()
-    for of in range(size):  # whose input is changed
+    for of in range(size):  # the rank whose input is changed
         for number, tensor in enumerate(inputs):
             counts = ddl.allgather(torch.tensor(tensor.numel()))
             for index in range(int(counts[of])):
@@ -88,7 +88,7 @@ x, y = values((2, 2), 0).requires_grad_(), values((2, 2), 1)
 expect_gradient(lambda a: several(a, y), (2, 2))
 expect_gradient(lambda b: several(x.detach(), b), (2, 2))
 
-# Whatever else is in the graphs: the backward operations of all ranks follow each other alike.
+# Whatever else is in the graphs, the backward operations of all ranks have the same order.
 expect_gradient(
     lambda a, b: [
         (first := ddl.allreduce(a if rank else a * 1 + 0 * b.sum())),
@@ -104,12 +104,12 @@ x = values((3,), 0).requires_grad_()
 loss = ddl.broadcast(x * 2, 0).sum() * (rank + 1)
 loss.backward()
 assert x.grad.tolist() == [size * (size + 1.0) if rank == 0 else 0.0] * 3, x.grad
-# A result that one rank's loss does not weigh.
+# A result that has no weight in one rank's loss.
 x = values((3,), 0).requires_grad_()
 first, second = ddl.grouped_allreduce([x, x * 2])
 (first.sum() + (second.sum() if rank == 0 else 0)).backward()
 assert x.grad.tolist() == [size + 2.0] * 3, x.grad
-# Types without gradients among others; complex numbers.
+# Types without gradients mixed with others; complex numbers.
 x = values((3,), 0).requires_grad_()
 counted, summed = ddl.grouped_allreduce([torch.tensor([rank]), x])
 assert counted.item() == size * (size - 1) // 2 and not counted.requires_grad

@@ -80,7 +80,7 @@ complexes = torch.complex(own, own).conj()
 same(ddl_torch.allreduce_parts(complexes, WORKERS).conj().resolve_conj().imag.contiguous(), total)
 one = (
     torch.from_numpy(operand(0, SHAPE)[None]) if rank == size - 1 else own[:0]
-)  # one worker: the last's
+)  # one worker: on the last rank
 same(ddl_torch.allreduce_parts(one, 1), operand(0, SHAPE))
 if size == 2:  # torch.compile takes seconds to load
     compiled = torch.compile(
@@ -88,7 +88,7 @@ if size == 2:  # torch.compile takes seconds to load
     )
     same(compiled(own), total)
 
-# ---- refusals, after which the groups still work ----
+# ---- errors, after which the groups still work ----
 
 by_ranks = grouped(f"ranks:{WORKERS}")
 plain = torch.ones(SHAPE)
@@ -114,7 +114,7 @@ uneven = torch.ones(end - first, size + 1)
 refused(InvalidArgument, "multiple of", ddl_torch.reduce_scatter_parts, uneven, WORKERS)
 same(ddl_torch.allreduce_parts(own, WORKERS, group=by_ranks), total)
 
-# ---- a mismatch, and groups that are made from groups ----
+# ---- a mismatch, and groups that are created from groups ----
 
 mine, other = ("size", "ranks:8") if rank else ("ranks:8", "size")
 try:

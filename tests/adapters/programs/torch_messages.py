@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_torch_collectives on two or more ranks: messages from one rank to another."""
+"""Run by test_torch_collectives on two or more ranks: messages between two ranks."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ for dtype in TYPES:
             wanted.float() if dtype == torch.float8_e5m2 else wanted,
         ), (dtype, count)
 
-# ---- everybody sends first: nobody blocks ----
+# ---- all ranks send first, and none blocks ----
 
 large = torch.full((1_000_000,), float(rank))
 works = [dist.isend(large, to, tag=7) for to in range(size) if to != rank]
@@ -39,7 +39,7 @@ for work in works:
     work.wait()
     assert work.is_completed()
 
-# ---- tags choose, and order holds within one ----
+# ---- messages are matched by tag, and in order within a tag ----
 
 for tag in (3, 1, 2):
     for number in range(3):
@@ -50,7 +50,7 @@ for tag in (1, 2, 3):
         dist.recv(got, before, tag=tag)
         assert got.tolist() == [tag, number]
 
-# ---- from whom it comes ----
+# ---- the source of a message ----
 
 if rank == 0:
     sources = []
@@ -79,17 +79,17 @@ operations = [
     dist.P2POp(dist.isend, sent, after, tag=1),
 ]
 works = dist.batch_isend_irecv(operations)
-assert len(works) == len(operations)  # as with Gloo: one may be waited for without the others
+assert len(works) == len(operations)  # as with Gloo: a program may wait for one without the others
 works[3].wait()
 third = torch.zeros(5000)
 dist.recv(third, before, tag=2)
 for work in works:
     work.wait()
 assert third[0] == before
-if size > 2:  # else both come from the one other rank
+if size > 2:  # otherwise both come from the only other rank
     assert got[0][0] == before and got[1][0] == after + 0.5
 
-# With a device they are coalesced: one work for all.
+# With a device they are combined into one work.
 cpu = torch.device("cpu")
 with dist._coalescing_manager(device=cpu, async_ops=True) as manager:
     for to in range(size):
@@ -122,7 +122,7 @@ if rank < 2:
     assert got.item() == 1 - rank
     work.wait()
 
-# ---- beside operations of all ----
+# ---- together with collectives ----
 
 tensor = torch.ones(100_000)
 got = torch.zeros(1)

@@ -17,7 +17,7 @@ dist.init_process_group("ddl", timeout=timedelta(seconds=60))
 rank, size = dist.get_rank(), dist.get_world_size()
 cpu = torch.device("cpu")
 backend = dist.group.WORLD._get_backend(cpu)
-native = type(dist.group.WORLD) is dist.ProcessGroup  # else in Python
+native = type(dist.group.WORLD) is dist.ProcessGroup  # otherwise in Python
 checked = 0
 
 # Renamed in PyTorch 2.13.
@@ -34,7 +34,7 @@ COUNTS = [0, 1, 7, 3001]
 
 
 def values(of: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """What rank `of` brings: small integers, which every type holds."""
+    """Return the input of rank `of`: small integers, which each type can represent."""
     number = (torch.arange(count) * (of + 3) + 5 * of) % 4
     if dtype in COMPLEX:
         return torch.complex(number.double(), -number.double() - 1).to(dtype)
@@ -65,7 +65,7 @@ def summed(inputs: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([each.to(wide) for each in inputs]).sum(0).to(dtype)
 
 
-# ---- reduce, for every type there is a sum of ----
+# ---- reduce, for every type that has sums ----
 
 for dtype in [*FLOATS, *SIGNED, *UNSIGNED, *COMPLEX, torch.bool]:
     for count in COUNTS:
@@ -73,7 +73,7 @@ for dtype in [*FLOATS, *SIGNED, *UNSIGNED, *COMPLEX, torch.bool]:
         wanted = summed(inputs)
         what = f"{dtype} {count}"
         tensor = inputs[rank].clone()
-        backend.allreduce([tensor]).wait()  # complex numbers as they are
+        backend.allreduce([tensor]).wait()  # complex numbers stay as they are
         expect(tensor, wanted, f"all_reduce {what}")
         tensor, root = inputs[rank].clone(), count % size
         dist.reduce(tensor, root)
@@ -176,7 +176,7 @@ for dtype in EVERY:
         whole = torch.empty(size * count, dtype=dtype)
         dist.all_to_all_single(whole, torch.cat(given))
         expect(whole, torch.cat(wanted), f"all_to_all_single {what}")
-    # From r to q go r + 2 q rows of two.
+    # Rank r sends r + 2 q rows of two elements to rank q.
     given = [values(rank + to, 2 * (rank + 2 * to), dtype).view(-1, 2) for to in range(size)]
     wanted = [values(of + rank, 2 * (of + 2 * rank), dtype).view(-1, 2) for of in range(size)]
     outs = [torch.empty(each.shape, dtype=dtype) for each in wanted]
@@ -227,7 +227,7 @@ wanted[:size] += 1 / size
 wanted[9] += 1
 assert torch.allclose(embedding.weight.grad.to_dense(), wanted)
 
-# ---- several at once ----
+# ---- several operations at once ----
 
 lists = [[torch.full((3 + i,), -1.0) for i in range(3)] for _ in range(size)]
 dist.all_gather_coalesced(lists, [torch.full((3 + i,), 10.0 * rank + i) for i in range(3)])
@@ -256,7 +256,7 @@ for device in [None, cpu]:
             expect(each, torch.full_like(each, size * (rank + 1.0)), "coalesced reduce_scatter")
 
 tensors = [torch.full((4,), rank + 1.0), torch.full((2, 3), float(rank)).t(), torch.ones(2)]
-with dist._coalescing_manager(device=cpu):  # different operations: as the backend offers it
+with dist._coalescing_manager(device=cpu):  # different operations, as the backend supports
     dist.broadcast(tensors[0], size - 1)
     dist.broadcast(tensors[1], size - 1)
     dist.reduce(tensors[2], 0)
@@ -287,7 +287,7 @@ expect(parts[-1], torch.full((2,), float(size if rank == 0 else size - 1)), "gat
 world.reduce_scatter(tensor, [torch.full((2,), float(i)) for i in range(size)]).wait()
 expect(tensor, torch.full((2,), float(size * rank)), "reduce_scatter(tensor, list)")
 
-# ---- groups, and what a group knows ----
+# ---- groups, and their properties ----
 
 if hasattr(dist.group.WORLD, "split_group"):
     part = dist.group.WORLD.split_group(list(range(size)), timedelta(seconds=20))
@@ -297,7 +297,7 @@ if hasattr(dist.group.WORLD, "split_group"):
     expect(tensor, torch.zeros(2), "split group")
     part.shutdown()
 
-    # Callbacks of two groups of equal ranks start operations in another order on each rank.
+    # Callbacks of two groups with equal ranks start operations in different orders on the ranks.
     started = [threading.Event(), threading.Event()]
     works = {}
 
@@ -343,7 +343,7 @@ assert {"ddl:all_reduce", "ddl:broadcast", "ddl:all_to_all"} <= names, names
 events = [(event.thread, event.time_range, event.name) for event in profile.events()]
 ours = [event for event in events if event[2].startswith("ddl:")]
 assert not native or sum(name == "ddl:all_reduce" for _, _, name in ours) == 6, ours
-for thread, own, name in ours:  # slices of a thread nest
+for thread, own, name in ours:  # slices of one thread are nested
     for other_thread, other, other_name in events:
         crossing = own.start < other.start < own.end < other.end
         crossing = crossing or other.start < own.start < other.end < own.end

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_torch_optimizers on 2 or more ranks: distributed optimizers whose gradients come in
-another order on each rank, or whose parameters are frozen and unfrozen. The argument is the module:
-ddl_torch or ddl_horovod.torch."""
+"""Run by test_torch_optimizers on 2 or more ranks: distributed optimizers whose gradients are ready
+in a different order on each rank, or whose parameters are frozen and unfrozen. The argument is the
+module: ddl_torch or ddl_horovod.torch."""
 
 import importlib
 import sys
@@ -31,7 +31,7 @@ def check(actual: torch.Tensor, wanted: float, what: str) -> None:
     assert torch.allclose(actual, torch.full(SHAPE, float(wanted))), (what, rank, actual[0], wanted)
 
 
-mean = (size + 1) / 2  # of rank + 1 over all ranks
+mean = (size + 1) / 2  # the sum of rank + 1 over all ranks
 unused = 1 / size  # a gradient of 1 that only rank 0 has
 
 
@@ -39,9 +39,9 @@ def operation(value: float) -> torch.Tensor:
     return ddl.allreduce(torch.full(SHAPE, value), op="sum" if ours else ddl.Sum)
 
 
-# ---- one order ----
+# ---- the order of operations ----
 
-# Rank 0 starts the first optimizer's operations in backward(), the others in step().
+# Rank 0 starts the first optimizer's operations in backward(), the other ranks in step().
 for turn in range(4):
     first, second = [parameter(), parameter()], [parameter(), parameter()]
     optimizers = [distributed(first), distributed(second)]
@@ -56,7 +56,7 @@ for turn in range(4):
     for each in second:
         check(each.detach(), -mean, "second optimizer")
 
-# The program's own operation between backward() and step().
+# The program runs an operation of its own between backward() and step().
 lone, shared = parameter(), parameter()
 optimizer = distributed([lone, shared])
 ((rank + 1) * shared + (lone if rank == 0 else 0)).sum().backward()
@@ -68,7 +68,7 @@ check(shared.detach(), -mean, "beside an own operation")
 # Batch normalization of all ranks, whose backward pass has operations.
 torch.manual_seed(0)
 before, after = nn.Linear(100, 100), nn.Linear(100, 100)
-head = parameter(1.0)  # the first that has its gradient, on rank 0 only
+head = parameter(1.0)  # on rank 0 alone, the first parameter that has its gradient
 norm = (ddl.SyncBatchNorm if ours else nn.BatchNorm1d)(100)
 optimizer = distributed([*before.parameters(), *norm.parameters(), *after.parameters(), head])
 result = after(norm(before(torch.randn(8, 100, generator=torch.Generator().manual_seed(rank)))))
@@ -78,7 +78,7 @@ for each in (*before.parameters(), *norm.parameters(), *after.parameters(), head
     whole = ddl.allgather(each.detach()[None])
     assert all(torch.equal(other, whole[0]) for other in whole)
 
-# A sparse gradient of one rank, which others give as zero when their backward pass has ended.
+# A sparse gradient on one rank. The other ranks send zeros when their backward pass has ended.
 table = nn.Embedding(10, 100, sparse=True)
 nn.init.zeros_(table.weight)
 optimizer = distributed([*norm.parameters(), table.weight])
@@ -88,7 +88,7 @@ for turn in range(2):
     optimizer.step()
     optimizer.zero_grad()
 
-# ---- frozen and unfrozen ----
+# ---- frozen and unfrozen parameters ----
 
 kept, moved, late = parameter(1.0), parameter(1.0), parameter(1.0)
 late.requires_grad_(False)
@@ -115,7 +115,7 @@ train_step()
 assert not torch.equal(kept.detach(), value), "unfrozen again"
 check(late.detach(), 1 - mean - 0.1, "unfrozen later")
 
-# A parameter that only rank 0 uses, and then none trains.
+# A parameter that only rank 0 uses; afterwards no parameter is trained.
 lone, shared = parameter(), parameter()
 optimizer = distributed([lone, shared])
 ((rank + 1) * shared + (lone if rank == 0 else 0)).sum().backward()
@@ -144,7 +144,7 @@ def refused(text: str, function, *others: str) -> None:  # type: ignore[no-untyp
         raise AssertionError(f"{text!r} was not raised")
 
 
-# Other parameters on each rank, of one shape.
+# Different parameters on each rank, with the same shape.
 for which in ((0,), (0, 1)):
     pair = [parameter(), parameter()]
     optimizer = distributed(pair)
@@ -155,7 +155,7 @@ for which in ((0,), (0, 1)):
         pair[rank].requires_grad_(False)
     loss = sum(each.sum() for each in pair)
     if rank == 1 and len(which) == 2:
-        time.sleep(0.5)  # the others' calls have failed by now
+        time.sleep(0.5)  # the calls of other ranks have failed by now
 
     def step(loss=loss, optimizer=optimizer) -> None:  # type: ignore[no-untyped-def]
         loss.backward()

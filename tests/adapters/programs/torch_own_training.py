@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_collectives on any number of ranks: ddl_torch's optimizer, batch normalization
-and helpers, against one process with the whole batch."""
+and helpers, compared with one process that has the whole batch."""
 
 import copy
 import warnings
@@ -78,7 +78,7 @@ for what, tolerance, passes, options in [
     if rank == 0:
         print(f"{what}: {difference:.1e}")
 
-# Clipping between, sums, Adam, a parameter that only one rank uses, one that needs no gradient.
+# Clipping before the step, sums, Adam, a parameter that only one rank uses, a frozen one.
 model = network()
 extra = nn.Parameter(torch.ones(3))
 parameters = [*model.parameters(), extra, nn.Parameter(torch.ones(2), requires_grad=False)]
@@ -105,13 +105,13 @@ wanted[:size] -= 1 / size
 wanted[9] -= 1
 assert torch.allclose(table.weight, wanted)
 optimizer.zero_grad()
-if rank == 0:  # the others' gradients are zero, but sparse
+if rank == 0:  # the gradients of other ranks are zero, but sparse
     table(torch.tensor([9])).sum().backward()
 optimizer.step()
 wanted[9] -= 1 / size
 assert torch.allclose(table.weight, wanted)
 
-# Calls in a wrong order.
+# Calls in the wrong order.
 model = network()
 plain = sgd(model)
 refused(InvalidArgument, "op is 'max'", ddl.DistributedOptimizer, plain, op="max")
@@ -174,8 +174,8 @@ for shape in [(3 * size, 4), (2 * size, 4, 5), (2 * size, 4, 3, 3)]:
         torch.testing.assert_close(many.eval()(part), one.eval()(whole)[rank::size])
         many.train()
 
-        # Gradients of gradients: of a penalty, as in the training of generative networks. PyTorch's
-        # own layer has no right gradient of the third order.
+        # Gradients of gradients, for a penalty, as in the training of generative networks.
+        # PyTorch's own layer computes a wrong gradient of the third order.
         def plain(rows, layer=one):  # type: ignore[no-untyped-def]
             over = [0, *range(2, rows.dim())]
             variance, mean = torch.var_mean(rows, over, unbiased=False, keepdim=True)

@@ -46,7 +46,7 @@ class Member:
         return [self.store.get(f"{key}/{number}").decode() for number in asked]
 
     def die(self, really: bool, delay: float = 0) -> None:
-        """Kill this process, at once or in so many seconds; only if really."""
+        """Kill this process if `really`, at once or after a delay in seconds."""
         if not really:
             return
         self.store.set(f"died/{self.number}", repr(time.time() + delay))
@@ -60,7 +60,7 @@ class Member:
 
 
 def summed() -> float:
-    """All-reduce 1 + rank, blocking, and return the sum."""
+    """All-reduce 1 + rank in a blocking call, and return the sum."""
     tensor = torch.full((4,), dist.get_rank() + 1.0)
     dist.all_reduce(tensor)
     assert (tensor == tensor[0]).all()
@@ -83,7 +83,7 @@ def lives(member: Member) -> None:
     assert torch.allclose(shared, torch.full_like(shared, expected))
     member.exchange("trained")
 
-    if number < size - 1:  # the last one is left out
+    if number < size - 1:  # without the last one
         member.reconfigure(2, member.exchange("b", list(range(size - 1))))
         assert (dist.get_world_size(), summed()) == (size - 1, everybody - size)
         text = "reconfigured with uuid 2"
@@ -127,7 +127,7 @@ def arguments(member: Member) -> None:
     refused(ValueError, "timeout is 0 ms", lambda: member.reconfigure(2, [own], 0))
     refused(RuntimeError, "uuid 1 was already used", lambda: member.reconfigure(1, handles))
     assert summed() == total
-    if member.number:  # rank 0 does not come
+    if member.number:  # rank 0 does not take part
         begun = time.monotonic()
         refused(RuntimeError, "rank 0", lambda: member.reconfigure(5, handles, 1))
         assert 0.5 < time.monotonic() - begun < 15
@@ -144,7 +144,7 @@ def failures(member: Member) -> None:
     handles = member.exchange("a")
     member.reconfigure(1, handles)
     total = summed()
-    member.exchange("summed")  # an abort would end the others' sums
+    member.exchange("summed")  # an abort would end the sums of other ranks
     member.backend.abort()
     assert member.backend.get_error() == ErrorType.SUCCESS
     refused(dist.DistBackendError, "abort", summed)
@@ -154,7 +154,7 @@ def failures(member: Member) -> None:
 
     member.exchange("begun")
     failed = threading.Event()
-    member.backend.register_abort_hook(3, lambda: 1 / 0)  # is logged, and stops no other hook
+    member.backend.register_abort_hook(3, lambda: 1 / 0)  # it is logged, and the other hooks run
     member.backend.register_abort_hook(7, failed.set)
     if member.number:
         member.backend.set_timeout(timedelta(seconds=1))
@@ -202,7 +202,8 @@ def concurrent(member: Member) -> None:
 
 
 class Caller:
-    """Operations of a thread and of futures' callbacks, until one fails or stop() is called."""
+    """Runs operations from a thread and from callbacks of futures, until one fails or stop() is
+    called."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # while an operation starts
@@ -229,7 +230,7 @@ class Caller:
             return work
 
     def follow(self, _: object) -> None:
-        self.callbacks += 1  # one thread runs all of them
+        self.callbacks += 1  # one thread runs all callbacks
         self.start()
 
     def run(self, callback: bool) -> None:

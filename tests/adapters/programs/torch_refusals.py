@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_torch_failures on three ranks: arguments that are refused, on all ranks or on one.
+"""Run by test_torch_failures on three ranks: wrong arguments, on all ranks or on one.
 
     python torch_refusals.py
 
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 dist.init_process_group("ddl")
-warnings.filterwarnings("ignore")  # PyTorch's, of what is deprecated
+warnings.filterwarnings("ignore")  # PyTorch's warnings about deprecated names
 rank, size = dist.get_rank(), dist.get_world_size()
 gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -41,9 +41,9 @@ def expect_alive(group: dist.ProcessGroup | None = None) -> None:
 
 
 two, three = [2] * size, [3] * size
-first = [3, *two[1:]]  # wrong for rank 0, as all ranks can see
+first = [3, *two[1:]]  # wrong for rank 0, which all ranks can detect
 
-# ---- on all ranks ----
+# ---- wrong on all ranks ----
 
 WRONG_EVERYWHERE: dict[str, Callable[[], object]] = {
     "gathered lists: one tensor's size": lambda: dist.all_gather_coalesced(
@@ -97,7 +97,7 @@ for name, call in WRONG_EVERYWHERE.items():
     else:
         raise AssertionError(f"{name}: was not refused on rank {rank}")
 
-# ---- on one rank, whose number the calls are given ----
+# ---- wrong on one rank, whose number the calls receive ----
 
 WRONG_ON_ONE: dict[str, Callable[[bool, dist.ProcessGroup], object]] = {
     "gathered lists": lambda wrong, group: dist.all_gather_coalesced(
@@ -143,7 +143,7 @@ for name, call in WRONG_ON_ONE.items():
             told.append(error)
     assert told and isinstance(told[-1], Dead), f"{name}: rank {rank} heard {told}"
     assert time.monotonic() - begun < 20, name
-    expect_alive()  # the others do
+    expect_alive()  # the other ranks do
 
 dist.destroy_process_group()
 print(f"refused {len(WRONG_EVERYWHERE) + len(WRONG_ON_ONE)}", flush=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_shared_memory on two or more ranks of one host: tensors in shared memory. The
-bits of training are the same, the memory really lies there, and other ranks map it."""
+results of training have the same bits, the tensors are in shared memory, and other ranks map it."""
 
 import copy
 import io
@@ -27,8 +27,8 @@ MIB = 1 << 20
 
 
 def mapping(address: int) -> tuple[str, int]:
-    """The permissions of the libddl memory file that this address lies in, and its number; "", 0 if
-    it lies in none."""
+    """Return the permissions and the number of the libddl memory file that contains this address;
+    "", 0 if there is none."""
     for start, end, kind, inode in libddl_files():
         if start <= address < end:
             return kind, inode
@@ -47,14 +47,14 @@ def libddl_files() -> list[tuple[int, int, str, int]]:
 
 
 def own_files() -> set[int]:
-    """The numbers of those that this process has made, and not only maps."""
+    """Return the numbers of the files that this process has created, not only mapped."""
     descriptors = Path("/proc/self/fd")
     links = [(os.readlink(each), each) for each in descriptors.iterdir() if os.path.lexists(each)]
     return {each.stat().st_ino for link, each in links if "memfd:libddl" in link}
 
 
 def check_mapped_by_all(inodes: set[int], kind: str) -> None:
-    """Every rank maps these files of every other one."""
+    """Check that every rank maps these files of every other rank."""
     everyones: list[Any] = [None] * ddl.size()
     dist.all_gather_object(everyones, inodes)
     here = {inode: kind for _, _, kind, inode in libddl_files()}
@@ -94,7 +94,7 @@ def train_ddp(choice: bool | str | None) -> torch.Tensor:
     found = {mapping(p.grad.data_ptr()) for p in model.parameters() if p.grad is not None}
     inodes = {inode for _, inode in found}
     assert (0 not in inodes) if shared else inodes == {0}, found
-    if shared:  # results were stored there
+    if shared:  # results were stored into the shared buffers
         check_mapped_by_all(inodes, "rw-s")
     if choice in (True, None):
         assert own_files() - before == inodes, "the first buckets were kept"
@@ -129,7 +129,7 @@ def train_fsdp(shared: bool) -> torch.Tensor:
 
 
 def train_fsdp1(shared: bool) -> torch.Tensor:
-    """Its flat buffers are ordinary tensors: only "all" reaches them."""
+    """The flat buffers are ordinary tensors: only "all" puts them into shared memory."""
     on_cpu = torch.device("cpu")
     model = FullyShardedDataParallel(Network(), device_id=on_cpu, use_orig_params=True)
     found = set()
@@ -150,7 +150,7 @@ def training() -> None:
         elsewhere = torch.ones(MIB)
         assert (mapping(elsewhere.data_ptr())[1] != 0) == (choice == "all")
         ddl.shutdown()
-        elsewhere += 1  # its endpoint is gone
+        elsewhere += 1  # its endpoint has been destroyed
         assert elsewhere.sum() == 2 * MIB
         assert not mapping(torch.empty(MIB).data_ptr())[1], "without an endpoint"
     for other in results[1:]:
@@ -181,7 +181,7 @@ def as_before() -> None:
     grown = source.clone().resize_(8 * MIB)
     assert mapping(grown.data_ptr())[1]
     assert [refusal(size) for size in too_large] == refusals
-    many = [torch.full((MIB,), float(i)) for i in range(300)]  # more than can be shared
+    many = [torch.full((MIB,), float(i)) for i in range(300)]  # more than the system can share
     assert all(t[-1] == i for i, t in enumerate(many))
     dist.all_reduce(many[7])
     assert many[7][5] == 7 * ddl.size()
@@ -192,7 +192,7 @@ def as_before() -> None:
 
 
 def refusal(size: int) -> str:
-    """What PyTorch says to so many bytes."""
+    """Return PyTorch's message for an allocation of this many bytes."""
     try:
         torch.empty(size, dtype=torch.uint8)
     except RuntimeError as error:
@@ -209,7 +209,7 @@ def through_a_file(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Overwriting(Dataset):  # type: ignore[type-arg]
-    """Samples that say what the worker found; then it overwrites all."""
+    """Samples that report what the worker found; then it overwrites all."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -251,7 +251,7 @@ def death() -> None:
     ddl.init(shared_memory=True)
     model = DistributedDataParallel(Network(), gradient_as_bucket_view=True, bucket_cap_mb=1)
     train(model)
-    if ddl.rank() == 1:  # the last one of backward
+    if ddl.rank() == 1:  # the last gradients of the backward pass
         model.module.layers[0].weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
     try:
         train(model)

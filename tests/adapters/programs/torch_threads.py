@@ -59,7 +59,7 @@ def use(rank: int, group: dist.ProcessGroup, members: list[int]) -> None:
 def member(rank: int) -> None:
     everyone, others = list(range(size)), list(range(1, size))
     store = connect()
-    for turn in range(2):  # a group may be destroyed and created again
+    for turn in range(2):  # a group can be destroyed and created again
         dist.init_process_group(
             "ddl",
             store=dist.PrefixStore(str(turn), store),
@@ -75,7 +75,7 @@ def member(rank: int) -> None:
                 dist.destroy_process_group(group)
         split = dist.group.WORLD.split_group(everyone, TIMEOUT)
         split.allreduce([torch.ones(1)]).wait()
-        if turn == 0:  # the second stays until the process ends
+        if turn == 0:  # the second group lives until the process ends
             dist.destroy_process_group()
     print("done", flush=True)
 

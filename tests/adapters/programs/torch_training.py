@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_torch_training on two or more ranks: DistributedDataParallel and its hooks, against
-training with the whole batch in one process."""
+"""Run by test_torch_training on two or more ranks: DistributedDataParallel and its hooks, compared
+with training on the whole batch in one process."""
 
 import copy
 
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("ddl")
 rank, size = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(rank)  # DDP must give all the weights of rank 0
+torch.manual_seed(rank)  # DDP must give all ranks the weights of rank 0
 
 STEPS, BATCH = 6, 4 * size
 data = torch.Generator().manual_seed(3)
@@ -83,7 +83,7 @@ check("views", 1e-5, gradient_as_bucket_view=True)
 check("allreduce_hook", 1e-5, hook=(None, default_hooks.allreduce_hook))
 check("fp16_compress_hook", 0.01, hook=(None, default_hooks.fp16_compress_hook))
 
-# The built-in hooks in C++ need futures of lists of tensors, which only C++ can make.
+# The built-in hooks in C++ need futures with lists of tensors, which only C++ can create.
 if type(dist.group.WORLD) is dist.ProcessGroup:
     builtin = Network()
     shared = DistributedDataParallel(builtin)
@@ -91,7 +91,7 @@ if type(dist.group.WORLD) is dist.ProcessGroup:
     train(shared, slice(rank, None, size))
     bits(shared)
 
-# Its callbacks start further operations and wait for them.
+# Callbacks of the hook start further operations and wait for them.
 compressed = DistributedDataParallel(Network())
 state = powerSGD_hook.PowerSGDState(
     None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.5

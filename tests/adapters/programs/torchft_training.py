@@ -30,7 +30,7 @@ from torchft.process_group import ManagedProcessGroup
 from ddl_torch.torchft import ProcessGroupDDL
 
 SYNC_EVERY = 2
-STEP = 0.02  # seconds that a step takes at least, so that the others can come
+STEP = 0.02  # minimum seconds of a step, so that other groups can join
 
 
 class Replica:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank: all operations on arrays on a GPU, against the same on the host, bit by bit; and the
-streams that they run in. The GPU is a stand-in."""
+"""One rank: all operations on arrays on a GPU, compared bit by bit with the host's, and their
+streams. The GPU is a stand-in."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from standin_arrays import CudaInterfaceArray, DLPackArray, GpuArray, Make, Stre
 import ddl_core
 
 COUNTS = (0, 3, 5000)
-LARGE = 600_000  # takes several chunks
+LARGE = 600_000  # sent in several chunks
 DTYPES = [np.dtype(name) for name in ("bool", "int32", "float32", "float64", "complex64")]
 DTYPES.append(np.dtype(ml_dtypes.bfloat16))
 LONG_S = 0.05
@@ -24,7 +24,7 @@ standin_arrays.start(comm.rank)
 
 
 def values(count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """What this rank contributes: floats whose sum depends on the order of the ranks."""
+    """Return this rank's input: floats whose sum depends on the order of the ranks."""
     draw = np.random.default_rng(rank)
     return draw.uniform(-1 if dtype.kind != "b" else 0, 1, count).astype(dtype)
 
@@ -34,7 +34,7 @@ def uneven(count: int) -> list[int]:
 
 
 def run_all(count: int, dtype: np.dtype[Any], make: Make) -> list[Any]:
-    """The result of each operation."""
+    """Return the result of each operation."""
     counts = uneven(count)
     own, total = counts[rank], sum(counts)
     op = "logical_or" if dtype.kind == "b" else "sum"
@@ -84,8 +84,8 @@ def compare(make: Make, count: int, dtype: np.dtype[Any]) -> int:
 
 
 def check_given_stream(wrap: Callable[[Stream], Any]) -> None:
-    """The operation starts after what the stream holds, and what is queued behind it sees the
-    result, though nobody waits on the host."""
+    """The operation starts after the work in the stream, and work that is queued after it sees the
+    result, though the host does not wait."""
     stream = Stream()
     array = CudaInterfaceArray(np.zeros(5000, np.uint32))
     stream.sleep(LONG_S)
@@ -97,7 +97,7 @@ def check_given_stream(wrap: Callable[[Stream], Any]) -> None:
 
 
 def check_stream_of_arrays(make: Callable[..., GpuArray]) -> None:
-    """Without a stream, the operation waits for the one that makes the contents."""
+    """Without a stream, the operation waits for the stream that creates the contents."""
     stream = Stream()
     array = make(np.zeros(5000, np.uint32), stream)
     stream.sleep(LONG_S)
@@ -137,7 +137,7 @@ compared = compare(DLPackArray, LARGE, np.dtype("float32"))
 for count in COUNTS:
     for dtype in DTYPES:
         compared += compare(DLPackArray, count, dtype)
-        if dtype.kind != "V":  # which the interface does not have
+        if dtype.kind != "V":  # the interface lacks it
             compared += compare(CudaInterfaceArray, count, dtype)
 for wrap in (lambda stream: stream, lambda stream: stream.handle, OfPyTorch, OfCuPy):
     check_given_stream(wrap)

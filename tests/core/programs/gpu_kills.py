@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of several ranks: the last one kills itself while the GPU works; the others are told, shrink
-and go on. The GPU is this machine's, or a stand-in.
+"""One of several ranks. The last one kills itself while the GPU works; the others get an error,
+shrink and continue. The GPU is this machine's, or a stand-in.
 
     gpu_kills.py FILE
 
@@ -22,7 +22,7 @@ from standin_arrays import CudaInterfaceArray, Stream
 import ddl_core
 
 WORDS = 1 << 20
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ddlrun would end the others first
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # otherwise ddlrun would end the other ranks first
 comm = ddl_core.init(ddl_core.Config(timeout=20, operation_timeout=20))
 standin_arrays.start()
 stream = Stream()
