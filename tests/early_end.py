@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank ends right after its creation, again and again: no other rank may die of it, and ddlrun
+"""A rank ends right after its creation, repeatedly: no other rank may die because of it, and ddlrun
 names that rank each time.
 
     python tests/early_end.py                        500 times 4 ranks, 100 times 8, in Python
@@ -32,7 +32,7 @@ while True:
 
 
 def run_once(command: list[str], ranks: int, folder: str) -> str:
-    """What went wrong in one run, or an empty text. Not in the project's folder, whose sources
+    """Return the error of one run, or "". It does not run in the project's folder, whose sources
     would be imported."""
     launcher = [sys.executable, "-m", "ddl_launch", "-n", str(ranks)]
     done = subprocess.run(

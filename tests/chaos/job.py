@@ -189,7 +189,7 @@ class Job:
 
 
 class Probe:
-    """Measures how late the machine wakes a sleeping process. Each bound is allowed `times` times."""
+    """Measures how late the machine wakes a sleeping process. Bounds are multiplied by `times`."""
 
     def __init__(self, build: Build, times: float = 1.0) -> None:
         self.times = times

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of any kind come in without a copy, or are refused with the argument's name."""
+"""Arrays of any kind are used without a copy, or raise an error with the argument's name."""
 
 import array
 import ctypes
@@ -22,7 +22,7 @@ PLAIN_TYPES = [dtype for dtype in NUMPY_TYPES if not hasattr(ml_dtypes, dtype.na
 
 
 class DLPack:
-    """A tensor that has nothing but DLPack."""
+    """A tensor with DLPack as its only protocol."""
 
     def __init__(self, data: np.ndarray[Any, Any], device: tuple[int, int] = (1, 0)) -> None:
         self.data, self.device = data, device
@@ -35,14 +35,14 @@ class DLPack:
 
 
 class OldDLPack(DLPack):
-    """The same as before DLPack 1.0."""
+    """A tensor with DLPack as it was before version 1.0."""
 
     def __dlpack__(self, stream: Any = None) -> Any:  # type: ignore[override]
         return self.data.__dlpack__(stream=stream)
 
 
 class ArrayInterface:
-    """A tensor that has nothing but NumPy's array interface."""
+    """A tensor with NumPy's array interface as its only protocol."""
 
     def __init__(self, data: np.ndarray[Any, Any]) -> None:
         self.data = data
@@ -94,7 +94,7 @@ def test_buffer_protocol(source: Any, name: str, count: int) -> None:
 
 
 class Relabelled(DLPack):
-    """The same with another DLPack type code, for types that NumPy lacks."""
+    """A tensor with another DLPack type code, for types that NumPy lacks."""
 
     def __init__(self, data: np.ndarray[Any, Any], code: int) -> None:
         super().__init__(data)
@@ -155,8 +155,8 @@ def test_read_only(wrap: Any) -> None:
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_arrays_of_jax_are_read_only(run_here: Run, name: str) -> None:
-    """Without a copy they may share memory with other arrays, or with constants. In a process of
-    its own: where JAX was imported, other tests may not fork."""
+    """Without a copy, they may share memory with other arrays or with constants. This runs in a
+    separate process: after JAX is imported, other tests may not fork."""
     text = f"""
 from jax import numpy
 from ddl_core.buffer import as_buffer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comms, endpoints and works inside one process: alone, or with ranks as threads."""
+"""Comms, endpoints and works in one process: alone, or with ranks as threads."""
 
 import gc
 import multiprocessing
@@ -57,7 +57,7 @@ def test_refused_calls_change_nothing(
     with pytest.raises(InvalidArgument, match=message):
         call(pair[0], array)
     assert array.tolist() == [0, 1, 2, 3]
-    # The other rank has not noticed, and all goes on.
+    # The other rank has not noticed this, and all operations continue.
     both = [np.ones(1), np.ones(1)]
     together(lambda rank: pair[rank].allreduce(both[rank]), 2)
     assert [a[0] for a in both] == [2, 2]
@@ -145,7 +145,7 @@ def test_rendezvous_alone_times_out(url: str, rank: int, message: str) -> None:
         with pytest.raises(ddl_core.errors.RetryError, match=message.format(url=url)) as caught:
             endpoint.rendezvous(url, rank, 2, Config(timeout=1))
         assert isinstance(caught.value, (TimeoutError, ConnectionError))
-        # The endpoint lives on.
+        # The endpoint continues to exist.
         assert endpoint.connect([endpoint.address], 0).size == 1
     assert 0.5 < time.monotonic() - started < 10
 

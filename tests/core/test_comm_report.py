@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report and trace of a comm are readable, whatever happened to it."""
+"""The report and the trace of a comm are readable in every state."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -32,7 +32,8 @@ def run(arguments):
 
 
 def install(folder: Path, name: str, entry_point: str, source: str) -> dict[str, str]:
-    """Install a distribution with one module and one command of ddl; the environment to find it."""
+    """Install a distribution with one module and one command of ddl; return the environment in
+    which it is found."""
     (folder / f"{name}.py").write_text(source)
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
@@ -68,7 +69,7 @@ def test_help_fits_one_screen_without_former_names(run_here: Run) -> None:
     env = {"COLUMNS": "80"}
     shown = run_here([*DDL, "--help"], env=env).expect_success().out.splitlines()
     assert len(shown) <= 24 and max(map(len, shown)) <= 80
-    assert "other commands:" not in shown  # each of ours is in a group
+    assert "other commands:" not in shown  # each of libddl's commands is in a group
     listed = {line.split()[0] for line in shown if line.startswith("  ")}
     assert {"plan", "elastic", "serve", "job"} <= listed and not {"submit", "ps"} & listed
 
@@ -93,7 +94,7 @@ def test_misspelt_word_gets_a_suggestion(run_here: Run, words: list[str], messag
 
 
 def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the parser's command and its commands, each with its help."""
+    """Yield the parser's command and its subcommands, each with its help."""
     yield name, parser.format_help()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -102,7 +103,7 @@ def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str,
 
 
 def _examples(shown: str) -> list[list[str]]:
-    """Return the words of each example, without the remark behind it."""
+    """Return the words of each example, without the comment after it."""
     part = re.search(r"^examples?:(.*?)(?:\n\n|\Z)", shown, re.DOTALL | re.MULTILINE)
     lines = part[1].splitlines() if part else []
     commands = [re.split(" {2,}|, and then", line.strip())[0] for line in lines]

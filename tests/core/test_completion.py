@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A shell completes ddlrun's and ddl's options and commands, and their man pages can be made."""
+"""A shell completes the options and commands of ddlrun and ddl, and their man pages can be
+created."""
 
 import os
 import subprocess

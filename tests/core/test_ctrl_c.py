@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C in a blocking call that waits for another rank: it is noticed soon, the operation goes on
-as an asynchronous one that was dropped, and its arrays live as long as it."""
+"""Ctrl-C in a blocking call that waits for another rank is handled soon. The operation continues as
+a dropped asynchronous one, and its arrays live until it ends."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddlrun: what the ranks get, what becomes of their output, of signals and of failures."""
+"""ddlrun: the ranks' environment, their output, signals and failures."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ from conftest import Run, clean_environment
 
 LAUNCH = [sys.executable, "-m", "ddl_launch"]
 
-# For a rank that is to fail only when another one has come as far as it should.
+# For a rank that must fail only after another rank has reached a point.
 JOIN = """
 import os, signal, sys, time
 def arrive():
@@ -40,7 +40,7 @@ def cli(run_program: Run, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start ddlrun with a program that prints "ready" and goes on; it is ended with the test."""
+    """Start ddlrun with a program that prints "ready" and runs on; it is ended with the test."""
     processes = []
 
     def start(size: int, text: str, *options: str) -> subprocess.Popen[str]:
@@ -81,7 +81,7 @@ def wait_until(true: Callable[[], bool], limit: float = 10) -> bool:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
+    """Return whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -175,7 +175,7 @@ def test_no_prefix(ddlrun: Run) -> None:
 
 
 def test_bytes_without_prefix_arrive_unchanged(tmp_path: Path) -> None:
-    """They have carriage returns, and no newline at their end."""
+    """Progress bars have carriage returns, and no newline at their end."""
     data = random.Random(1).randbytes(200_000) + b"end"
     (tmp_path / "data").write_bytes(data)
     command = [sys.executable, "-m", "ddl_launch", "-n", "1", "--no-prefix", "cat", "data"]
@@ -237,7 +237,7 @@ time.sleep(60)
     try:
         assert process.stdout and process.stdout.readline() == "[0] zombies 0\n"
         (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGTERM)  # which is process 1 there
+        os.kill(int(child), signal.SIGTERM)  # the process with id 1 there
         assert process.wait(timeout=30) == 7
     finally:
         process.kill()
@@ -306,7 +306,7 @@ else:
                 (tmp_path / "bar shown").touch()
             if b"from rank 1" in shown:
                 (tmp_path / "line shown").touch()
-    except OSError:  # how a terminal ends
+    except OSError:  # the signals when a terminal is closed
         pass
     finally:
         os.close(ours)
@@ -316,7 +316,7 @@ else:
     # The bar is cleared, the line is written, the bar is drawn again below it.
     assert re.search(bar + r"\r\x1b\[K\[1\] from rank 1\n" + bar, text), repr(text)
     assert "\r\x1b[K[0] 5 of 5\n" in text
-    assert "[0] 56\n" in text  # the columns, without the prefix
+    assert "[0] 56\n" in text  # the number of columns, without the prefix
 
 
 def test_reader_that_goes_away_ends_the_job(tmp_path: Path) -> None:
@@ -391,8 +391,8 @@ def test_option_after_the_program_is_explained(cli: Run, tmp_path: Path, option:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--verbose", "--code", "2"],  # an option of both, and an exit code of the program's own
-        ["--frobnicate"],  # of neither
+        ["--verbose", "--code", "2"],  # an option of both, and the program's own exit code
+        ["--frobnicate"],  # an option of neither
         ["--code", "--no-prefix-at-all"],
     ],
 )
@@ -517,7 +517,7 @@ print(child.pid)
     ended = ddlrun(1, text).expect_success()
     assert time.monotonic() - begun < 30
     pid = int(ended.lines(0)[0])
-    assert runs(pid)  # the job was fine, so what it left is its own business
+    assert runs(pid)  # the job succeeded, so this process continues
     os.kill(pid, signal.SIGKILL)
 
 
@@ -540,7 +540,7 @@ def test_ending_signals_are_forwarded(started: Any, name: str) -> None:
     process = started(2, REPORT)
     process.send_signal(getattr(signal, name))
     code, out, _ = finish(process)
-    assert code == 0  # the ranks' own, who chose to end well
+    assert code == 0  # the ranks' own exit codes
     assert sorted(out.splitlines()) == [f"[0] {name}", f"[1] {name}"]
 
 

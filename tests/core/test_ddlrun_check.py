@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddlrun --check` on the hosts of a laboratory, also of one with IPv6 alone."""
+"""`ddlrun --check` on the hosts of a laboratory, including one with IPv6 alone."""
 
 import re
 from collections.abc import Callable

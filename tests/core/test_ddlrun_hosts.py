@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddlrun on the hosts of a laboratory, through each MPI's launcher, for real."""
+"""ddlrun on the hosts of a laboratory, through each MPI's real launcher."""
 
 import os
 import re
@@ -28,7 +28,7 @@ names = ("DDL_LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
 print(comm.rank, comm.size, socket.gethostname(), comm.local_size, int(x[0]),
       *(os.environ[name] for name in names), os.getcwd())
 """
-# Ranks that work together until something happens to one of them.
+# Ranks that run operations until one of them is struck.
 FOREVER = """
 import os, signal, sys, numpy as np, ddl_core
 comm = ddl_core.init()
@@ -130,7 +130,7 @@ def test_mpi_programs_are_of_that_mpi(hosts: Hosts) -> None:
 
 
 def test_mpirun_without_ddlrun(hosts: Hosts) -> None:
-    """Without ddlrun, the ranks exchange their addresses by that MPI."""
+    """Without ddlrun, the ranks exchange their addresses through this MPI."""
     pytest.importorskip("mpi4py")
     library = min((hosts.launcher.parent.parent / "lib").glob("libmpi.so.*"))
     root = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
@@ -166,7 +166,7 @@ def test_variables_are_passed_on(hosts: Hosts) -> None:
 
 
 def test_dry_run_is_a_script_that_does_the_same(one: Hosts) -> None:
-    # In one piece, since nobody keeps the ranks' lines apart then.
+    # In one write, since without ddlrun the ranks' lines could be mixed.
     text = "import os, socket, ddl_core; comm = ddl_core.init(); "
     text += "dotted = os.environ['FOO.BAR']; "
     text += "os.write(1, f'{comm.rank} {comm.size} {socket.gethostname()} {dotted}\\n'.encode())"
@@ -202,7 +202,7 @@ def test_rank_0_reads_the_input(one: Hosts) -> None:
 
 
 def test_input_comes_back_fourfold(one: Hosts) -> None:
-    """Much of it: what waits to be written there must not keep what comes from being read."""
+    """A large input: data that waits to be written there must not stop the reading of output."""
     lines = [f"{i:0999}" for i in range(2000)]
     given = one.folder / "input"
     given.write_text("".join(f"{line}\n" for line in lines))
@@ -219,7 +219,7 @@ def test_input_that_nobody_reads(one: Hosts) -> None:
         process = one.start("-H", "h1,h2", one.program(SLEEP), stdin=file)
     await_ready(process, 2)
     assert process.stdout
-    time.sleep(0.5)  # for the input to come as far as it can
+    time.sleep(0.5)  # until the input has been sent as far as possible
     process.send_signal(signal.SIGINT)
     said = sorted(process.stdout.readline() for _ in range(2))
     assert said == ["[0 h1] SIGINT\n", "[1 h2] SIGINT\n"]
@@ -268,7 +268,7 @@ def test_killed_rank_ends_the_job_everywhere(hosts: Hosts) -> None:
     assert now - float(re.findall(r"\[2 h2\] died ([\d.]+)", out)[-1]) < 20
     report = r"ddlrun: (rank \d .*)\((pid \d+)\) (was killed by \w+|ended with .*)"
     said = re.findall(report, err)
-    assert len(said) == 1, err  # whoever else may have ended by then
+    assert len(said) == 1, err  # whichever ranks may have ended by then
     assert (said[0][0], said[0][2]) == ("rank 2 on h2 ", "was killed by SIGKILL")
     assert re.search(
         r"ddlrun: the last lines of rank 2, which failed first:\n(  \| .*\n)*  \| died ", err
@@ -299,7 +299,8 @@ for step in range(1_000_000):
 
 
 def test_ends_are_reported_on_all_hosts(one: Hosts) -> None:
-    """What the kernel of one host tells its witness reaches endpoints of all hosts, once."""
+    """When a host's kernel reports an end to its witness, endpoints of all hosts are told of it,
+    once."""
     text = """
 import os, pathlib, signal, socket, time
 rank = int(os.environ["DDL_RANK"])
@@ -338,7 +339,7 @@ def test_first_exit_code_is_kept(one: Hosts) -> None:
 
 
 def await_ready(process: subprocess.Popen[str], count: int) -> None:
-    """Until so many ranks have said so."""
+    """Wait until this many ranks have printed it."""
     assert process.stdout
     for _ in range(count):
         line = process.stdout.readline()
@@ -463,7 +464,7 @@ def test_host_without_the_program(one: Hosts, lab: Lab) -> None:
     hide = lab.run("h2", ["mount", "-t", "tmpfs", "tmpfs", one.folder])
     assert hide.returncode == 0, hide.stderr
     try:
-        # ddlrun's own folder is gone there as well, so it is started from another one.
+        # ddlrun's own folder is deleted there, too, so it is started from another one.
         process = subprocess.run(
             one.command("-H", "h1,h2", program),
             cwd="/",
@@ -481,7 +482,7 @@ def test_host_without_the_program(one: Hosts, lab: Lab) -> None:
 def test_host_with_a_wrong_name_for_another(
     lab: Lab, mpirun_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Open MPI's own connections go by address; MPICH's fail first, and it says how."""
+    """Open MPI itself connects by address. MPICH fails first, and its message says how."""
     one = Hosts(lab, mpirun_of("openmpi"), tmp_path)
     wrong = one.folder / "hosts"
     wrong.write_text("127.0.0.1 localhost h1\n")
@@ -509,7 +510,7 @@ def test_interface_that_one_host_does_not_have(one: Hosts, lab: Lab) -> None:
 
 
 def test_connections_without_the_secret_are_dropped(one: Hosts, lab: Lab) -> None:
-    """While ranks are waited for. Later nobody listens there any more."""
+    """This holds while ddlrun waits for ranks. Later nothing listens there."""
     slow = one.folder / "slow_rsh"
     wait = 'while [ ! -e "$(dirname "$0")/go" ]; do sleep 0.01; done'
     slow.write_text(f'#!/bin/sh\n{wait}\nexec "$DDL_RSH" "$@"\n')

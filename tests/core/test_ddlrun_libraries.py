@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of one job that have different files of libddl."""
+"""The hosts of one job have different files of libddl."""
 
 import contextlib
 import platform
@@ -27,7 +27,7 @@ print(int(x[0]))
 
 @contextlib.contextmanager
 def library_on_h2(lab: Lab, one: Hosts, old: bytes = b"", new: bytes = b"") -> Iterator[None]:
-    """Let h2 have another file of libddl, in which `new` replaces `old`."""
+    """Give h2 another file of libddl, in which `new` replaces `old`."""
     library = Path(ddl_core.__file__).parent / "lib" / "libddl.so.1"
     if not library.exists():
         pytest.skip("libddl is not beside ddl_core: an editable installation")

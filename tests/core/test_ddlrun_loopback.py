@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the ranks of a job on one machine listen."""
+"""The addresses at which the ranks of a job on one machine listen."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Run, clean_environment
 
-# Each rank tells the addresses at which it listens, by what the kernel says of its own sockets.
+# Each rank prints the addresses of its own listening sockets, as the kernel reports them.
 LISTENING = """
 import json, os, sys, threading, time
 import ddl_core

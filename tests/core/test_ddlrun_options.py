@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ddlrun reads and writes: hosts, ranks, allocations, modes, command lines, batch jobs."""
+"""The input and output of ddlrun: hosts, ranks, allocations, modes, command lines, batch jobs."""
 
 import os
 import re
@@ -204,7 +204,8 @@ def test_wrong_options_and_allocations(call: Callable[[], object], message: str)
 
 
 def test_allocation_of_kubeflow_trainer() -> None:
-    """Kubeflow Trainer v2 names the hostfile, and no role. The file means nothing elsewhere."""
+    """Kubeflow Trainer v2 sets the variable of the hostfile, but no role. The file alone means
+    nothing."""
     assert find_allocation(MPIJOB) is None
     found = find_allocation({**MPIJOB, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert found and found.scheduler == "k8s"
@@ -345,7 +346,7 @@ def test_each_host_has_a_color_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("kind", ["slurm", "lsf", "pbs", "k8s"])
 def test_batch_jobs_are_as_documented(run_here: Run, kind: str, tmp_path: Path) -> None:
-    """The golden files name the documentation that each follows."""
+    """Each golden file names the documentation from which it was written."""
     (tmp_path / "train.py").touch()
     options = ["-nodes", "2", "-accelerators", "4", "-mode", "d:4x2"]
     more = ["--image", "registry/train:1"] if kind == "k8s" else ["--submitarg", _LIMITS[kind]]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddlrun with a full disk, closed streams, under nohup, with a rank that does not end, with reports
-that are lost, and with files that are there already."""
+"""ddlrun with a full disk, closed streams, nohup, a rank that does not end, lost reports, and
+existing files."""
 
 import os
 import shlex
@@ -91,7 +91,7 @@ def test_folder_of_output(tmp_path: Path, removed: bool) -> None:
 
 
 def test_a_rank_that_cannot_be_killed(run_here: Run, tmp_path: Path) -> None:
-    """As one that waits in the kernel. Here ddlrun does not send the signal."""
+    """The rank is like a process that waits in the kernel, because ddlrun sends no SIGKILL here."""
     program, launch = tmp_path / "program.py", tmp_path / "launch.py"
     program.write_text("""
 import os, signal, time
@@ -116,8 +116,8 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def test_lost_reports_name_nobody() -> None:
-    """Many ranks report at once, and the queue for reports is short: rank 1 has joined, and nobody
-    has heard it of rank 0, which goes on, or of rank 2, which has ended."""
+    """Many ranks report at once, and the queue for reports is short: rank 1 has joined, but the
+    reports of rank 0, which continues, and of rank 2, which has ended, are lost."""
     ended = Failure(2, 100, 0, by_signal=False)
     ranks = {
         0: RankState(waits=True, joinings=1),
@@ -140,7 +140,7 @@ def test_a_colon_is_refused() -> None:
 
 @pytest.fixture
 def submitted(tmp_path: Path) -> list[str]:
-    """The command that submits to a stand-in for qsub, which takes everything."""
+    """Return the command that submits to a stand-in for qsub, which accepts everything."""
     stand_in = tmp_path / "bin" / "qsub"
     stand_in.parent.mkdir()
     stand_in.write_text("#!/bin/sh\necho 1.server\n")
@@ -149,7 +149,7 @@ def submitted(tmp_path: Path) -> list[str]:
 
 
 def test_files_of_the_user_are_kept(run_here: Run, submitted: list[str], tmp_path: Path) -> None:
-    """One that ddlrun has written, and nobody has changed, is written again."""
+    """A file that ddlrun has written and that nobody has changed is written again."""
 
     def run(*options: str) -> Finished:
         path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl doctor`: of this machine, and of others as their files would show them."""
+"""`ddl doctor`, on this machine, and on others whose files are simulated."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def test_interfaces_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_container(tmp_path: Path) -> None:
-    """A quota on a parent, little memory, and a filter."""
+    """A quota on a parent, little memory, and a seccomp filter."""
     tell(tmp_path, "proc/self/cgroup", "0::/a/b\n")
     tell(tmp_path, "sys/fs/cgroup/a/cpu.max", "150000 100000\n")
     tell(tmp_path, "sys/fs/cgroup/a/b/cpu.max", "900000 100000\n")
@@ -226,7 +226,7 @@ def test_two_ranks_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_ranks_that_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftest, "_LIMIT", 0.05)  # before Python has begun
+    monkeypatch.setattr(selftest, "_LIMIT", 0.05)  # before Python has started
     with pytest.raises(selftest.SelfTestError, match="did not finish within"):
         selftest.run()
 

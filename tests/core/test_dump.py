@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""dump_on_signal: what is told while the program is in a blocking call, by real signals."""
+"""dump_on_signal: the dump of a program in a blocking call, with real signals."""
 
 import signal
 import textwrap
@@ -53,7 +53,7 @@ time.sleep(3)
 
 def test_report_of_a_blocked_rank_names_the_missing(ddlrun: Run) -> None:
     ended = ddlrun(2, textwrap.dedent(BLOCKED)).expect_success()
-    # Each time at once, though the main thread was in the library for as long as both took.
+    # Each dump comes at once, though the main thread stays in the library.
     assert ended.lines(0) == ["waited", "goes on"], ended.err
     assert ended.err.count("barrier as operation 2 has waited for") == 2, ended.err
     assert ended.err.count("missing: rank 1 on ") == 2

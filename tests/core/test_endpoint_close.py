@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An endpoint is closed while a thread joins, or while one of its comms is being closed: it is
-destroyed once, after its comms."""
+"""An endpoint is closed while a thread joins, or while one of its comms is closing. It is destroyed
+once, after its comms."""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +19,7 @@ LIMIT = 60  # seconds
 
 
 class Recorder:
-    """The library, and the order of what ends. It destroys an endpoint only once."""
+    """The library, and the order of destructions. It destroys an endpoint only once."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -91,7 +91,7 @@ def test_who_leaves_last_destroys(recorder: Recorder, last: str) -> None:
         comm.wait = end_of_join
     endpoint.close()
     end_of_join()
-    endpoint.close()  # which destroys nothing
+    endpoint.close()  # it destroys nothing
     order = ["join", "comm"] if last == "close" else ["comm", "join"]
     assert recorder.ended == [*order, "endpoint", "comm"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which world an environment describes. Pure: environments are given as mappings."""
+"""The world that an environment describes. Pure: environments are given as mappings."""
 
 import pytest
 
@@ -54,12 +54,12 @@ ELSEWHERE = {"DDL_RENDEZVOUS": "tcp://other:1234"}
         (TORCHRUN, ("torchrun", 5, 8, "tcp://node1:29517")),
         ({**TORCHRUN, "MASTER_PORT": "65530"}, ("torchrun", 5, 8, "tcp://node1:65513")),
         ({**TORCHRUN, "MASTER_ADDR": "fe80::1"}, ("torchrun", 5, 8, "tcp://[fe80::1]:29517")),
-        # Variables that give no place.
+        # Variables that do not give a place.
         ({"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}, ALONE),
         ({"RANK": "0", "WORLD_SIZE": "1"}, ALONE),
         ({"DDL_RENDEZVOUS": ""}, ALONE),
         ({**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, ("srun", 0, 1, None)),
-        # Batch shells of Slurm, also with a rendezvous that they export for srun.
+        # Batch shells of Slurm, even with a rendezvous that they export for srun.
         (SBATCH, ALONE),
         (SALLOC, ALONE),
         ({"SLURM_JOB_ID": "77", "DDL_RENDEZVOUS": "tcp://h:1"}, ALONE),
@@ -114,7 +114,7 @@ def test_part_of_a_launchers_variables_is_refused(env: dict[str, str], missing: 
     "more",
     [
         {},
-        # Batch scripts export a part of torchrun's variables before srun.
+        # Batch scripts export some of torchrun's variables before srun.
         {"WORLD_SIZE": "4", "MASTER_ADDR": "n08", "MASTER_PORT": "29500"},
         {"PMI_RANK": "3", "PMI_SIZE": "4"},
         {"PMIX_RANK": "3"},

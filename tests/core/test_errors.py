@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every status of ddl.h has exactly one exception class, in the group that the header gives it."""
+"""Every status of ddl.h has exactly one exception class, in the group that the header gives."""
 
 import pickle
 import re
@@ -19,7 +19,8 @@ STATUSES = {
 
 
 def concrete(cls: type[errors.DdlError]) -> list[type[errors.DdlError]]:
-    """The classes of ddl_core below `cls` that stand for a status; an adapter may add its own."""
+    """Return the classes of ddl_core below `cls` that stand for a status; an adapter may add its
+    own."""
     found = [cls] if cls.status and cls.__module__ == errors.__name__ else []
     return found + [below for child in cls.__subclasses__() for below in concrete(child)]
 

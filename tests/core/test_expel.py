@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comm.expel: a rank that hangs is counted as dead, and the others go on without it."""
+"""Comm.expel: a hanging rank counts as dead, and the others continue without it."""
 
 import textwrap
 

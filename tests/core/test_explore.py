@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The explorers of schedules and of creations (libddl/tests/explore) find faults that are put into
-libddl's membership on purpose, so each invariant is really checked."""
+"""The explorers of schedules and of creations (libddl/tests/explore) find faults that are inserted
+into libddl's membership, so each invariant is really checked."""
 
 import re
 import shutil
@@ -98,7 +98,7 @@ class Fault:
         self.right, self.wrong, self.more = right, wrong, more
 
     def words(self, key: str) -> list[str]:
-        """Return the words after this key; none if it is not there."""
+        """Return the words after this key; none if the key is missing."""
         return (re.findall(f"{key} ([^,]*)", self.more) or [""])[0].split()
 
 
@@ -109,12 +109,12 @@ assert TEXT.count("` ->") == len(ALL)
 SEEDS = [fault.words("seed") for fault in FAULTS if fault.words("seed")]
 SEARCHES = (["4", "2", "20000"], ["3", "2", "40000"])
 SEARCHES_OF_CREATIONS = (["3", "2", "20000"], ["4", "3", "20000"])
-# Members and schedules of new ones each day, sparse comms among them.
+# Members and schedules, with new schedules each day, including sparse comms.
 DAILY = (["4", "20000"], ["6", "4000"], ["9", "1000"], ["33", "20"])
 
 
 def build(membership: Path, to: Path) -> Path:
-    """Compile the explorer with the membership of this folder."""
+    """Compile the explorer with the membership in this folder."""
     sources = [*(LIBDDL / "tests" / "explore").glob("*.c"), *membership.glob("membership/*.c")]
     return compile_explorer(sources, [membership], to)
 
@@ -134,7 +134,7 @@ def compile_explorer(sources: list[Path], includes: list[Path], to: Path) -> Pat
 
 
 def search(explorer: Path, *searches: list[str]) -> str:
-    """Return the invariant that one of the searches finds broken, with the seed, or ""."""
+    """Return the broken invariant that one of the searches finds, with the seed, or ""."""
     for arguments in searches:
         command = [str(explorer), "random", *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as done:
@@ -163,7 +163,7 @@ def explore_all(explorer: Path, *arguments: str) -> str:
 
 
 def planted(folder: Path, *faults: Fault) -> Path:
-    """Return a folder with libddl's membership, with these faults."""
+    """Return a folder with libddl's membership and these faults."""
     shutil.copytree(LIBDDL / "src" / "membership", folder / "membership")
     for fault in faults:
         path = folder / "membership" / fault.file

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the other processes see when one of them is wrong, leaves or dies: a typed error that names
-it, on every rank and soon."""
+"""What other processes get when one of them makes an error, leaves or dies: soon, a typed error
+that names it, on every rank."""
 
 import re
 import subprocess
@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import Finished, Run
 
-# Each rank prints what it caught, and waits, lest its own end be what others see.
+# Each rank prints the error that it caught, and waits, so that the others do not see its own end
+# instead.
 PROGRAM = """
 import os, signal, sys, time
 import numpy as np
@@ -59,7 +60,7 @@ def caught(ended: Finished, rank: int) -> tuple[str, float, str]:
             ["f64", "f32"],
         ),
         ("comm.allreduce(ones, op='max' if comm.rank == 1 else 'sum')", ["max", "sum"]),
-        # Each root has done its part when it has sent: the next call finds it.
+        # Each root is complete when it has sent: the next call detects the mismatch.
         ("comm.broadcast(ones, root=int(comm.rank == 1)); comm.barrier()", ["broadcast", "root"]),
         ("comm.barrier() if comm.rank == 1 else comm.allreduce(ones)", ["barrier", "all-reduce"]),
     ],
@@ -145,7 +146,7 @@ if comm.rank != 1:
 def test_rank_dead_before_a_creation_ends_it(
     dead: int, links: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rank has exited after it gave its address, without a launcher or a parent that knows."""
+    """The rank has exited after it gave its address, and no launcher or parent knows."""
     monkeypatch.setenv("DDL_LINKS", links)
     text = """
 import os, sys, time

@@ -86,7 +86,7 @@ def standin_env(cuda_standin: Path) -> dict[str, str]:
     return {**library_path(cuda_standin), "PYTHONPATH": str(ROOT / "tests")}
 
 
-# By NCCL where it can be used; or through host memory.
+# Through NCCL if possible, otherwise through host memory.
 NCCL, HOST = "1", "0"
 
 

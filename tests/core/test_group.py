@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups: what was collected is submitted as one, again and again."""
+"""Groups: collected operations are submitted as one, repeatedly."""
 
 import gc
 import time
@@ -27,7 +27,7 @@ def test_leaving_the_block_submits_and_waits(pair: Pair) -> None:
         with comm.group() as group:
             assert group.allreduce(a) is a
             assert group.broadcast(b, 1) is b
-            assert a[0] == comm.rank + 1  # nothing has run
+            assert a[0] == comm.rank + 1  # no operation has run
         return [a[0], b[0]]
 
     assert both(pair, step) == ([3, 1], [3, 1])

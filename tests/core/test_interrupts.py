@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C and lack of memory at the worst moment: nothing is lost, and no user stays counted."""
+"""Ctrl-C and lack of memory at the worst moments: nothing is lost, and no user stays counted."""
 
 import subprocess
 import sys
@@ -17,7 +17,8 @@ Pair = tuple[Comm, Comm]
 
 
 def interrupt_after_start(patch: pytest.MonkeyPatch) -> None:
-    """As if a signal came when the library has begun and Python does not know it yet."""
+    """Simulate a signal that arrives when the library has started an operation that Python does not
+    know yet."""
     check = ddl_core.comm_handle.check
 
     def interrupted(status: int) -> None:
@@ -45,13 +46,13 @@ def test_interrupted_start_keeps_the_arrays(
     b.allreduce(np.ones(3))
     assert a.completed() == [following]
     assert following.wait()[0] == 2
-    a.allreduce_async(np.ones(3), timeout=20)  # which looks after what was dropped
+    a.allreduce_async(np.ones(3), timeout=20)  # this call frees dropped works
     b.allreduce(np.ones(3))
     assert alive() is None
 
 
 def drop_at_the_limit(held: list[object]) -> None:
-    """Delete held[0] where no Python function can be called any more."""
+    """Delete held[0] at a place where no Python function can be called any more."""
     try:
         drop_at_the_limit(held)
     except RecursionError:
@@ -71,8 +72,8 @@ def test_dropped_where_nothing_can_be_called_keeps_the_arrays(pair: Pair) -> Non
     assert b.allreduce(np.ones(1000))[0] == 2
     following = a.allreduce_async(np.ones(3))
     b.allreduce(np.ones(3))
-    following.wait()  # so the one before it is complete here as well
-    a.allreduce_async(np.ones(3), timeout=20)  # which looks after what was dropped
+    following.wait()  # so the work before it is complete here, too
+    a.allreduce_async(np.ones(3), timeout=20)  # this call frees dropped works
     b.allreduce(np.ones(3))
     assert alive() is None
 
@@ -116,7 +117,7 @@ def test_interrupted_join_loses_no_comm(monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(KeyboardInterrupt) as caught:
             endpoint.connect([endpoint.address], 0)
         assert all(comm.closed for comm in endpoint._comms)
-        del caught  # whose frames would keep a comm that nobody closes
+        del caught  # its frames would keep a comm that nobody closes
 
 
 STORM = """

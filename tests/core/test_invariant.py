@@ -91,7 +91,8 @@ def test_unknown_setting_is_refused(value: str) -> None:
 
 
 def test_different_settings_are_named_on_all_ranks() -> None:
-    """Many creations: a rank that finds the difference first must not end the slower ones'."""
+    """Many creations: a rank that finds the difference first must not end the creations of slower
+    ranks."""
     settings = ["ranks:8", "size", "size"]
     endpoints = [Endpoint() for _ in settings]
     addresses = [endpoint.address for endpoint in endpoints]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library of the wheel, loaded by programs of other languages: here with ctypes."""
+"""The wheel's library, as programs in other languages load it: here with ctypes."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m ddl_core` says what is there, without importing a framework."""
+"""`python -m ddl_core` prints what is installed, without importing a framework."""
 
 import importlib.util
 import os
@@ -36,7 +36,8 @@ def test_one_line_each() -> None:
     ],
 )
 def test_info_without_the_framework(adapter: str, module: str, name: str, tmp_path: Path) -> None:
-    """Where only libddl and what it requires can be imported: -S leaves the other packages out."""
+    """An interpreter that can import only libddl and its requirements: -S excludes other
+    packages."""
     for package in ("ddl_core", adapter, "cffi", "numpy"):
         spec = importlib.util.find_spec(package)
         assert spec and spec.origin

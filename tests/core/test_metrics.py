@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics as Prometheus reads them: the text, the server, and where init serves by itself."""
+"""Metrics in the format of Prometheus: the text, the server, and init with DDL_METRICS_PORT."""
 
 import os
 import re
@@ -56,7 +56,7 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
 
 
 def parse(text: str) -> dict[str, dict[str, float]]:
-    """Name to labels to value; fails for a line that is neither of the format."""
+    """Return the value of each name and labels; fails for a line that does not fit the format."""
     values: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -64,7 +64,7 @@ def test_ranks_of_both_processors_have_equal_results(
     common = {
         "DDL_SIZE": str(len(kinds)),
         "DDL_RENDEZVOUS": f"tcp://127.0.0.1:{find_port()}",
-        "DDL_LINKS": "tcp",  # as between hosts
+        "DDL_LINKS": "tcp",  # the link between hosts
         "DDL_DEAD_MS": "-1",  # an emulated rank may be silent for long
         "DDL_SUSPECT_MS": "-1",
     }

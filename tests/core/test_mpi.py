@@ -67,7 +67,7 @@ MPI.COMM_WORLD.Abort(3)
 
 
 def test_another_mpi_than_mpiruns(mpi: Mpi, run_here: Run, tmp_path: Path) -> None:
-    """As when mpi4py was built for the other one: every rank is its own world there."""
+    """A rank whose mpi4py was built for the other MPI is alone in its world."""
     text = """
 import os
 for name in list(os.environ):

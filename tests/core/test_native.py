@@ -75,6 +75,6 @@ def test_prebuilt_part_is_used_if_it_fits(run_here: Run, tmp_path: Path) -> None
     assert not (tmp_path / "cache").exists()
     out, err = run("prebuilt", "x-2-abi")
     assert out == "compiled" and "because this installation has no prebuilt part" in err
-    (tmp_path / "sources" / "new.c").touch()  # parts of other sources do not count
+    (tmp_path / "sources" / "new.c").touch()  # parts with other sources do not count
     out, err = run("for another build", "x-1-abi")
     assert out == "compiled" and "cannot load the prebuilt" in err and "unknown base type" in err

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is particular to the operations in Python: results, options, refusals. What they compute is
-for tests/matrix."""
+"""The Python side of operations: results, options, errors. tests/matrix tests what they compute."""
 
 import gc
 import time

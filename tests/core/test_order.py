@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ordered sums from Python: the same bits for every number of ranks and every owner."""
+"""Ordered sums from Python have the same bits for every number of ranks and every owner."""
 
 import gc
 from collections.abc import Sequence

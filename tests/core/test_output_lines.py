@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines out of pieces, and what a carriage return leaves of them."""
+"""Lines are assembled from pieces, and carriage returns take effect."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def fed(*pieces: bytes) -> tuple[list[bytes], bytes]:
 )
 def test_lines_of_pieces(pieces: list[bytes], complete: list[bytes], live: bytes) -> None:
     assert fed(*pieces) == (complete, live)
-    # However the bytes are cut.
+    # The result does not depend on how the bytes are cut.
     whole = b"".join(pieces)
     assert fed(*(whole[i : i + 1] for i in range(len(whole))))[1] == live
 

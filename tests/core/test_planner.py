@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl plan` and `ddl simulate`: what they predict of clusters whose answer is known."""
+"""`ddl plan` and `ddl simulate` predict known results for simple clusters."""
 
 import json
 import sys
@@ -47,7 +47,8 @@ def write(folder: Path, text: str) -> Path:
 
 
 def make(folder: Path, ranks: object, *wires: int) -> Cluster:
-    """A cluster of so many ranks on each host (None: no shared level), hosts, racks and aisles."""
+    """Return a cluster with this many ranks on each host (None: no shared level), hosts, racks and
+    aisles."""
     text = HOST.format(ranks) if ranks else ""
     text += "".join(WIRE.format(f"wire{i}", n) for i, n in enumerate(wires))
     return read_cluster(write(folder, text))
@@ -72,7 +73,7 @@ def test_wires_of_a_host_are_shared_by_its_ranks(tmp_path: Path) -> None:
 
 
 def test_shared_memory_takes_passes(tmp_path: Path) -> None:
-    """Direct, 2 ranks: publish a half, reduce a half, take a half, each a pass."""
+    """Direct, 2 ranks: publish a half, reduce a half, copy a half; each is a pass over memory."""
     pair = make(tmp_path, 2)
     found = simulate(pair, "allreduce", N)
     assert found.plan == "direct"
@@ -111,7 +112,7 @@ def test_bytes_of_racks_and_aisles(tmp_path: Path) -> None:
 
 
 def test_wires_on_the_way_between_racks(tmp_path: Path) -> None:
-    """Each host sends N within its rack, and half of what its rack sends to the other."""
+    """Each host sends N within its rack, and half of its rack's total to the other one."""
     found = simulate(make(tmp_path, 2, 2, 2), "allreduce", N)
     assert found.busiest[2] == N
     assert found.busiest[1] == N + N // 2
@@ -147,10 +148,11 @@ def test_time_grows_with_bytes_and_never_depends_on_chance(tmp_path: Path, opera
     [(3, "ordered", 3), (3, "ordered:3", 3), (3, "ordered:8", 2 + 2 + 1), (6, "ordered:16", 10)],
 )
 def test_bytes_of_an_ordered_sum(tmp_path: Path, ranks: int, operation: str, parts: int) -> None:
-    """Each rank sends its parts, but for its own share, and the others its share of the result."""
+    """Each rank sends its parts except its own share, and sends the others its share of the
+    result."""
     size = 6 << 20
     found = simulate(make(tmp_path, None, ranks), operation, size)
-    # Each host has one rank: with one part each, the hierarchical plan adds in this order.
+    # Each host has one rank. With one part each, the hierarchical plan adds in this order.
     assert found.plan == ("hierarchical" if parts == ranks else "ordered")
     assert sum(found.sent) == (parts + ranks) * size * (ranks - 1) // ranks
 
@@ -171,12 +173,12 @@ def test_hops(tmp_path: Path) -> None:
 
 
 def test_cores_are_shared(tmp_path: Path) -> None:
-    """Two hosts that are one machine of one core, which does the work of both ends of messages."""
+    """Two hosts are one machine with one core, which works for both ends of a message."""
     text = WIRE.format("wire", 2).replace("100 MB/s", "100 GB/s").replace("10 us", "0 us")
     cores = '[[cores]]\nnumber = 1\nhosts = {}\nmessage = "100 us"\nrate = "1 GB/s"\n'
     alone = read_cluster(write(tmp_path, text + cores.format(1)))
     together = read_cluster(write(tmp_path, text + cores.format(2)))
-    n = 100_000  # a message each way, half of its cost at each end
+    n = 100_000  # one message in each direction, with half of the cost at each end
     times = [simulate(c, "allreduce", n, "one-shot").seconds for c in (alone, together)]
     assert times[0] == pytest.approx(200e-6, rel=0.02)
     assert times[1] == pytest.approx(400e-6, rel=0.02)
@@ -381,7 +383,7 @@ MEASURED_WIRES = {"processor": 10e-3, "descriptors": 40, "idle": 1.62e-3, "shrin
 
 
 def test_creation_of_128(tmp_path: Path) -> None:
-    """Within a third of what was measured on two cores (docs/scaling.md)."""
+    """Within a third of the times measured on two cores (docs/scaling.md)."""
     cores = "[[cores]]\nnumber = 2\n"
     for text, measured in (
         (HOST.format(128) + cores, MEASURED_SHARED),
@@ -414,7 +416,8 @@ def test_plot_of_plans(tmp_path: Path) -> None:
 
 
 def test_messages_of_a_plan() -> None:
-    """Who sends what to whom, and when: of a ring each rank sends to the next."""
+    """The plot data has the senders, receivers and times: in a ring each rank sends to the next
+    one."""
     cluster = read_cluster(LAB)
     found = simulate(cluster, "allreduce", 64 << 10, "ring", sent_max=1000)
     assert len(found.messages) == found.spans > 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of all ranks of random machines: nobody waits for ever, and wires carry the bytes that
-docs/algorithms.md has. libddl/tests checks the results."""
+"""Plans of all ranks of random machines: no rank waits for ever, and wires carry the bytes that
+docs/algorithms.md gives. libddl/tests checks the results."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_the_chosen_plan_ends(cluster: Cluster, operation: str, nbytes: int) -> 
     machines(), st.sampled_from(["hierarchical", "halving", "tree"]), st.integers(1, 50_000)
 )
 def test_bytes_on_wires(cluster: Cluster, plan: str, count: int) -> None:
-    """Nothing can reduce and spread N over h hosts with less than 2 N (h - 1) on their wires."""
+    """No plan can reduce and broadcast N over h hosts with less than 2 N (h - 1) on their wires."""
     hosts = len(cluster.hosts)
     hypothesis.assume(hosts > 1)
     found = simulate(cluster, "allreduce", 4 * count, plan)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank ddlrun names when several fail, one of them first and the others by its loss."""
+"""The rank that ddlrun names when one fails first, and others because of its loss."""
 
 import re
 import signal
@@ -14,7 +14,7 @@ from ddl_launch.root_cause import RankState
 
 HOST = socket.gethostname()
 
-# Rank 1 leaves the comm at once and takes its time to end, so the others end before it.
+# Rank 1 leaves the comm at once but ends slowly, so the others end before it.
 LATE = """
 import atexit, os, signal, sys, time
 own = os.environ["DDL_RANK"] == "1"
@@ -63,7 +63,7 @@ def test_the_rank_that_others_lost_is_named(
     ended = ddlrun(4, LATE, *arguments.split())
     (line,) = named(ended.err)
     assert re.match(rf"rank 1 on {HOST} \(pid \d+\) {how}", line), ended.err
-    if code != 1 or "raise" in arguments:  # a survivor's own end may be by any error
+    if code != 1 or "raise" in arguments:  # a survivor may end with any error
         assert ended.code == code, ended.err
 
 
@@ -143,7 +143,7 @@ def test_end_of_a_blamed_rank_is_waited_for() -> None:
 
 def test_ranks_that_blame_each_other() -> None:
     assert found(ended(0, at=2.0, tail=[lost(1)]), ended(1, at=3.0, tail=[lost(0)])) in (0, 1)
-    assert found(ended(0, tail=[lost(0)]), RankState()) == 0  # nobody is lost by himself
+    assert found(ended(0, tail=[lost(0)]), RankState()) == 0  # a rank does not lose itself
     assert found(ended(0, tail=[lost(9)]), RankState()) == 0  # of another comm
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job's secret: from a file, and on a machine without libcrypto, which is a preloaded library
-that does not let it be opened."""
+"""The job's secret, from a file, and on a machine without libcrypto, which a preloaded library
+hides."""
 
 import shutil
 import subprocess

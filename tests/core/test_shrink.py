@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What survivors can do and see: shrink, failed, report, trace and counters."""
+"""Functions for survivors: shrink, failed, report, trace and counters."""
 
 import json
 import math

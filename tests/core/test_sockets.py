@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher's listening sockets: DDL_PORTS names their ports, so that a firewall can."""
+"""The launcher's listening sockets use the ports of DDL_PORTS, as a firewall needs."""
 
 import re
 from contextlib import closing

@@ -36,7 +36,7 @@ def test_check_in_the_projects_folder() -> None:
 
 
 def test_sources_without_an_installed_package_name_the_remedy() -> None:
-    """-S leaves site-packages out."""
+    """-S excludes site-packages."""
     ended = subprocess.run(
         [sys.executable, "-S", "-c", "import ddl_core; ddl_core.library_path()"],
         cwd=ROOT,

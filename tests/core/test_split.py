@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comms that are made from a comm."""
+"""Comms that are created from a comm."""
 
 from typing import Any
 

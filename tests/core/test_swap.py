@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job grows and shrinks as planned: the next comm is created beside the running one, and all
+"""A job grows and shrinks as planned: the next comm is created while the current one runs, and all
 members change to it after the same step."""
 
 import textwrap
@@ -7,7 +7,8 @@ import textwrap
 import pytest
 from conftest import Run
 
-# Processes 0 and 1 begin, 2 joins them, 0 leaves. The comm of all is there to exchange addresses.
+# Processes 0 and 1 begin, 2 joins them, 0 leaves. A comm of all processes serves to exchange
+# addresses.
 JOB = """
 from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
@@ -81,5 +82,5 @@ def test_grow_and_leave_beside_the_running_comm(ddlrun: Run, links: str) -> None
     ended = ddlrun(3, textwrap.dedent(JOB), env={"DDL_LINKS": links})
     assert ended.lines(0) == ["left True"], ended.err
     assert ended.lines(1) == ["member True"], ended.err
-    # It is the newcomer of the first creation; how many steps the second one takes is by chance.
+    # It joined in the first creation; the number of steps during the second one is random.
     assert [line.split()[0] for line in ended.lines(2)] == ["member"], ended.err

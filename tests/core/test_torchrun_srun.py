@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks started by torchrun or srun find each other by the environment.
+"""Ranks started by torchrun or srun find each other by the environment. The tests set the
+launchers' variables without the launchers.
 
 The launchers themselves are not needed: they give nothing but these variables.
 """

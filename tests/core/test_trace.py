@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl trace`: of ranks that lost one, and what it makes of files that are none."""
+"""`ddl trace`: ranks of which one was lost, and files that are not traces."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of environment variables is complete, and misspelt ones are warned of."""
+"""The table of environment variables is complete, and misspelt ones cause a warning."""
 
 import os
 import re
@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def read_by_the_sources() -> set[str]:
-    """All strings that are a variable's name. A prefix of several ends in an underscore."""
+    """Return all strings that are names of variables. A prefix of several names ends in an
+    underscore."""
     found: set[str] = set()
     packages = ("ddl_core", "ddl_launch", "ddl_elastic", "ddl_scheduler", "adapters")
     for folder in ("libddl/src", *packages):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher as witness of its ranks' ends: real sockets, and processes that are killed."""
+"""The launcher as witness of its ranks' ends, with real sockets and processes that are killed."""
 
 import os
 import selectors
@@ -19,7 +19,7 @@ from ddl_launch.witness import CONTINUES, ENDED, HELLO, LEAVE, Witness
 
 LIMIT = 10.0
 
-# An endpoint, as libddl makes one.
+# An endpoint, as libddl registers it.
 ENDPOINT = """
 import os, socket, sys, time
 def connect(name, own):
@@ -49,7 +49,7 @@ class Served:
                 return
 
     def connect(self, own: bytes = b"") -> socket.socket:
-        """An endpoint of this process; without an id it has not said which it is."""
+        """An endpoint of this process; without an id it has not registered yet."""
         endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.opened.append(endpoint)
         endpoint.connect(b"\0" + self.witness.name.encode())
@@ -95,7 +95,7 @@ def test_a_killed_process_is_reported_to_all_others(served: Served) -> None:
         process.send_signal(signal.SIGKILL)
         served.serve(LIMIT, lambda: bool(served.told))
     assert [received(other) for other in others] == [ENDED + own_id(9)] * 2
-    assert received(mute) is None  # nobody has said which endpoint this is
+    assert received(mute) is None  # no message has said which endpoint this is
     assert served.told == [own_id(9)]
 
 
@@ -119,11 +119,11 @@ def test_end_is_reported_with_the_attempts_by_which_the_process_continued(served
     ends.close()
     served.serve(LIMIT, lambda: bool(served.told))
     rest = (0).to_bytes(8, sys.byteorder) + (2**32 - 1).to_bytes(8, sys.byteorder)
-    kept = [rest, *attempts[-8:]]  # it stands for those that are forgotten
+    kept = [rest, *attempts[-8:]]  # it stands for the forgotten ones
     expected = b"".join(CONTINUES + attempt for attempt in kept) + ENDED + own_id(1)
     assert received(stays) == expected
     assert served.told == [own_id(1) + b"".join(kept)]
-    served.witness.spread(served.told[0])  # as on another host
+    served.witness.spread(served.told[0])  # like a rank on another host
     assert received(stays) == expected
 
 
@@ -190,11 +190,11 @@ def test_ends_on_other_hosts_are_reported(served: Served) -> None:
     endpoints = [served.connect(own_id(number)) for number in (1, 2)]
     served.witness.spread(own_id(7))
     assert [received(endpoint) for endpoint in endpoints] == [ENDED + own_id(7)] * 2
-    assert not served.told  # they know
+    assert not served.told  # they know of it
 
 
 def test_an_end_that_comes_before_the_endpoint_is_known(served: Served) -> None:
-    """On a busy host the witness reads late what the endpoint has sent before."""
+    """On a busy host, the witness reads late what the endpoint has sent before its end."""
     late = served.connect()
     late.sendall(HELLO + own_id(1))
     served.witness.spread(own_id(7))
@@ -227,7 +227,7 @@ def test_connections_of_other_users_are_closed(served: Served) -> None:
     ) as process:
         served.serve(LIMIT, lambda: process.poll() is not None)
         out, err = process.communicate(timeout=LIMIT)
-    assert out == b"b''\n" or b"Error" in err  # closed before, or after, it has written
+    assert out == b"b''\n" or b"Error" in err  # closed before or after it has written
     served.serve()
     assert received(stays) is None
     assert not served.told
@@ -316,8 +316,8 @@ print("goes on with", survivors.size, ones[0], flush=True)
 
 
 def test_survivor_goes_on_by_the_launchers_report(ddlrun: Run) -> None:
-    """Over TCP the loss of the lower half of two is a cut network's doing, for all that the other
-    one can know by itself."""
+    """Over TCP, the loss of the lower half of two ranks looks like a cut network to the other
+    rank."""
     ended = ddlrun(2, SURVIVOR, options=["--grace", "10"], env={"DDL_LINKS": "tcp"})
     assert "goes on with 1 1.0" in ended.out, ended
     assert "rank 0" in ended.err
