@@ -510,7 +510,7 @@ def test_interface_that_one_host_does_not_have(one: Hosts, lab: Lab) -> None:
 
 
 def test_connections_without_the_secret_are_dropped(one: Hosts, lab: Lab) -> None:
-    """This holds while ddlrun waits for ranks. Later nothing listens there."""
+    """Ddlrun listens only while it waits for ranks."""
     slow = one.folder / "slow_rsh"
     wait = 'while [ ! -e "$(dirname "$0")/go" ]; do sleep 0.01; done'
     slow.write_text(f'#!/bin/sh\n{wait}\nexec "$DDL_RSH" "$@"\n')

@@ -24,7 +24,7 @@ from strikes import CODES
 
 LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py
-# The phases in which a rank's shares of the step are lost with it, and the others.
+# The phases in which a rank's shares of the step are lost with it, and the other phases.
 LOSING = ("compute", "adopt", "backward", "reduce", "reform", "shrink")
 DEADLY = (*LOSING, "vote", "apply", "evaluate", "finish")
 PROGRESS = 10.0  # seconds until the survivors have committed the next step, whatever happened
@@ -35,7 +35,7 @@ CONSTANTS = (
 
 @pytest.fixture(autouse=True)
 def no_watchdog_is_left() -> Iterator[None]:
-    """It would go on in the tests that follow, and read the clock that they replace."""
+    """Otherwise the thread would continue in later tests, and read the clock that they replace."""
     before = set(threading.enumerate())
     yield
     assert "ddl watchdog" not in [thread.name for thread in set(threading.enumerate()) - before]
@@ -66,7 +66,7 @@ class Members:
         return self.process.stdout.readline().decode().strip()
 
     def run(self, **case: Any) -> tuple[list[int], list[list[list[Any]]]]:
-        """The exit codes of the members, and what each has written."""
+        """Return the exit codes of the members, and the lines that each has written."""
         self._count += 1
         self.name = name = f"case{self._count}"
         assert self.process.stdin
@@ -78,8 +78,9 @@ class Members:
         return codes, logs
 
     def check(self, **case: Any) -> list[list[list[Any]]]:
-        """Run it; the survivors have the state of one undisturbed member, every sample is used once
-        in a pass, and no share was computed twice but those of the dead. Returns the logs."""
+        """Run a case. Check that the survivors have the state of one undisturbed member, that every
+        sample is used once in a pass, and that only the dead members' shares were computed twice.
+        Return the logs."""
         case = {"model": "cnn", "batch": 32, "logical": 8, **case}
         if "steps" not in case:
             case.setdefault("passes", 2)
@@ -116,8 +117,8 @@ def is_deadly(kill: dict[str, Any]) -> bool:
 
 
 def expected_ends(case: dict[str, Any]) -> tuple[dict[int, int], dict[int, str]]:
-    """By member that the job loses: the step whose shares are lost with it (-1: none), and how it
-    ends."""
+    """Return, for each member that the job loses, the step whose shares are lost with it (-1:
+    none), and how it ends."""
     lost, ends = dict[int, int](), dict[int, str]()
     for kill in filter(is_deadly, case.get("kills", [])):
         how, step = kill.get("how", "kill"), kill["step"]
@@ -131,7 +132,7 @@ def expected_ends(case: dict[str, Any]) -> tuple[dict[int, int], dict[int, str]]
 
 
 def check_progress(case: dict[str, Any], died: dict[int, int], logs: list[Any]) -> None:
-    """The survivors have committed a step soon after each strike."""
+    """Check that the survivors have committed a step soon after each strike."""
     strikes = [line[2] for log in logs for line in log if line[0] == "kill"]
     assert len(strikes) >= len(list(filter(is_deadly, case.get("kills", []))))
     limit = PROGRESS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
@@ -143,8 +144,8 @@ def check_progress(case: dict[str, Any], died: dict[int, int], logs: list[Any]) 
 
 
 def check_shares(case: dict[str, Any], lost: dict[int, int], logs: list[list[list[Any]]]) -> None:
-    """Each share was computed once, from the samples that it is to have, and once more if its rank
-    died before all had the result. Each sample was used once in each pass."""
+    """Check that each share was computed once, from the right samples, and once more if its rank
+    died before all had the result; and that each sample was used once in each pass."""
     sampler = Sampler(SAMPLES, case["batch"], case["logical"], 5)
     steps = case["steps"] if "steps" in case else sampler.steps(case["passes"])
     kept: Counter[tuple[int, int]] = Counter()
@@ -167,7 +168,7 @@ def check_shares(case: dict[str, Any], lost: dict[int, int], logs: list[list[lis
 
 
 class Jobs:
-    """Runs jobs without a loop of their own, see programs/train.py."""
+    """Runs jobs with Job.train, see programs/train.py."""
 
     PASSES = 12  # 75 steps
 
@@ -176,7 +177,8 @@ class Jobs:
         self.shown = ""
 
     def train(self, *cases: dict[str, Any]) -> list[dict[str, Any]]:
-        """Their reports. Before them one worker alone does the same; all have its result."""
+        """Run the jobs and return their reports. Before, one worker alone runs the same job; all
+        must have its result."""
         cases = tuple({"passes": self.PASSES, **case} for case in cases)
         alone = [{"workers": 1, "passes": n} for n in sorted({case["passes"] for case in cases})]
         reports = self.run(*alone, *cases)
@@ -188,8 +190,8 @@ class Jobs:
         return reports[len(alone) - 1 :]
 
     def check(self, report: dict[str, Any], expected: str, case: Any = "") -> None:
-        """The job has this final state. If not, its error is shown, with all that was shown then;
-        of a text pytest cuts nothing off."""
+        """Check that the job has this final state. If not, show its error and its whole output,
+        because pytest would cut a text."""
         error = report.get("error", "no error")
         text = f"{case} {report['state']}: {error}\n{json.dumps(report)}\n{self.shown}"
         assert report.get("hash") == expected, text
@@ -200,7 +202,7 @@ class Jobs:
         return report
 
     def run(self, *cases: dict[str, Any]) -> list[dict[str, Any]]:
-        """Their reports."""
+        """Return the jobs' reports."""
         program = Path(__file__).parent / "programs" / "train.py"
         command = [sys.executable, program, *map(json.dumps, cases)]
         done = self._run(command, cwd=self._folder, limit=LIMIT).expect_success()

@@ -107,7 +107,7 @@ def times(steps: Iterator[None]) -> list[float]:
 
 
 def measure(layers: int, computes: bool, data: list[Any], steps: int) -> list[float]:
-    """Of the plain loop and of the elastic one."""
+    """Return the times of the plain loop and of the elastic loop."""
     medians: dict[Any, list[float]] = {plain: [], changed: []}
     for _ in range(ROUNDS):
         for loop, found in medians.items():

@@ -17,7 +17,7 @@ from ray._private.test_utils import RayletKiller, get_and_run_resource_killer
 from ray.cluster_utils import Cluster
 from waits import final_state, under_load, wait_until
 
-sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
+sys.path.append(str(Path(__file__).parent))  # after the tests' folder, which has another conftest
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
 import steps
@@ -28,9 +28,10 @@ PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
 LIMIT = 240  # seconds, on a busy machine
 PROGRESS = 10.0  # seconds until the others have committed a step, whatever happened
-SLOW = "0.1"  # seconds of a share longer, while nodes are killed
+SLOW = "0.1"  # additional seconds of a share, while nodes are killed
 MOMENT = 2.0  # seconds within which Ray's killer of nodes waits
-# When a node is killed on purpose: a newcomer's or a member's, see programs/moments.py.
+# Moments at which a node is killed on purpose, for a joining worker or a member; see
+# programs/moments.py.
 MOMENTS = ["warm-up", "observing", "switch", "telling", "writing"]
 
 
@@ -43,8 +44,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def test_nodes_come_and_go(cluster: Cluster, run_program: Any, tmp_path: Path) -> None:
-    """Of three workers on three nodes one is lost with its node. Its slot comes back on another
-    node, and so does a worker."""
+    """One of three nodes is killed with its worker. Its slot is replaced on another node, and so is
+    its worker."""
     alone = run_program([*DDL, "-n", "1", PROGRAM], cwd=tmp_path, limit=LIMIT).expect_success()
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     strike = ["--strike", "pause", "--members", "0,1,2"]
@@ -87,10 +88,10 @@ class Nodes:
         self._wait_for_step()
         ray.kill(killer)
         (node,) = [each for each in self._cluster.worker_nodes if each.node_id == name]
-        self._cluster.remove_node(node, allow_graceful=False)  # what is left of it
+        self._cluster.remove_node(node, allow_graceful=False)  # the rest of it
 
     def kill_in(self, moment: str) -> None:
-        """The node of whoever comes to this moment, once another one is there."""
+        """Kill the node of the worker that reaches this moment, once another worker is there."""
         self.kills += 1
         file, held = self._folder / f"die in {moment}", self._folder / "held"
         file.write_text("hold")
@@ -127,7 +128,8 @@ def ancestors(pid: int) -> list[int]:
 def test_nodes_are_killed_again_and_again(
     cluster: Cluster, run_program: Any, tmp_path: Path
 ) -> None:
-    """Each time once all three workers train, and the next one while it is being replaced."""
+    """For each moment, kill a node when all three workers train, and another one while it is being
+    replaced."""
     passes = ["--passes", "100"]  # 625 steps
     alone = run_program([*DDL, "-n", "1", PROGRAM, *passes], cwd=tmp_path, limit=LIMIT)
     (tmp_path / "slow").write_text(SLOW)
@@ -160,8 +162,8 @@ def test_nodes_are_killed_again_and_again(
 def test_the_coordinator_is_killed(
     cluster: Cluster, run_program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another one takes its place; meanwhile the workers of the cluster train on. In the end their
-    slots are free again."""
+    """The coordinator is killed, and another one takes its place; meanwhile the workers of the
+    cluster train. At the end their slots are free again."""
     for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     passes = ["--passes", "200"]

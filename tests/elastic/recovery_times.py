@@ -22,12 +22,12 @@ STEP = 6
 
 
 def commits(log: list[list[Any]]) -> dict[int, float]:
-    """By step: when it was agreed on."""
+    """Return, by step, the time of the agreement on it."""
     return {line[1]: line[3] for line in log if line[0] == "commit"}
 
 
 def measure(members: Members, links: str, phase: str) -> tuple[float, float]:
-    """Seconds from the kill to the next step, and of a step without one."""
+    """Return the seconds from the kill to the next step, and those of a step without a kill."""
     kills = [{"member": 1, "step": STEP, "phase": phase}]
     logs = members.check(members=4, kills=kills, links=[links])
     killed = next(line[2] for line in logs[1] if line[0] == "kill")

@@ -33,7 +33,7 @@ from ddl_launch.witness import Witness
 SIZE = 4
 LIMIT = 60.0  # seconds for a job of a few, on a busy machine
 SETTLED = 10  # jobs after which there are as many descriptors as later
-# KiB that the memory may grow by in the second half of the jobs. In 3779 jobs it grew by 20 MiB in
+# KiB by which the memory may grow in the second half of the jobs. In 3779 jobs it grew by 20 MiB in
 # the first 1316, and not after that.
 GROWTH = 4096
 
@@ -53,7 +53,7 @@ def train(comm: ddl_core.Comm) -> str:
 
 
 def work(hear: int, tell: int) -> NoReturn:
-    """A process: for each job it tells its address, hears of all, and trains."""
+    """A process that, for each job, sends its address, receives all addresses, and trains."""
 
     def say(value: Any) -> None:
         os.write(tell, json.dumps(value).encode() + b"\n")
@@ -83,7 +83,7 @@ def memory() -> int:
 
 
 class Process:
-    """One that runs `work`."""
+    """Start a process that runs `work`."""
 
     def __init__(self, witness: Witness) -> None:
         (hear, self.give), (self.get, tell) = os.pipe(), os.pipe()
@@ -95,7 +95,7 @@ class Process:
             work(hear, tell)
         os.close(hear)
         os.close(tell)
-        self._said = b""  # and was not heard yet
+        self._said = b""  # and nobody has read its message yet
 
     def say(self, value: Any) -> None:
         os.write(self.give, json.dumps(value).encode() + b"\n")
@@ -117,7 +117,7 @@ class Process:
         return json.loads(line)
 
     def end(self, selector: selectors.BaseSelector) -> None:
-        """Kill it; the witness serves until it has ended. On a busy machine that takes long, and a
+        """Kill it; the witness serves until it has ended. On a busy machine this takes long, and a
         witness is believed for a second only."""
         os.kill(self.pid, signal.SIGKILL)
         while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     soak, rounds, began = Soak(arguments.seed), [], time.monotonic()
-    rounds.append(soak.run(0, 0.0))  # the first is alone
+    rounds.append(soak.run(0, 0.0))  # the first process is alone
     over = 1.5 * soak.run(0, 0.0)[1] + 0.1
     while len(rounds) < 2 or time.monotonic() - began < arguments.seconds:
         rounds.append(soak.run(SIZE - 1, over))

@@ -29,12 +29,12 @@ SIZES = range(2, 7)  # at most 8 ranks while some leave and some come
 LOGICAL = 12
 SHARE = 0.01  # seconds that a share takes, beside its computation
 STEP = 0.05  # seconds, about
-KEPT = 1  # the member that is not killed
+KEPT = 1  # the member that is never killed
 LIMIT = 60.0  # seconds without a step, and until all workers are there, on a busy machine
-SETTLED = 0.4  # of the steps: then memory and descriptors are as they stay
-LAST = 0.9  # of the steps: then nothing is changed any more
-GROWTH = 65536  # KiB that the memory may differ by from then on: comms have 1 to 6 ranks
-FILES = 32  # and the descriptors
+SETTLED = 0.4  # the fraction of steps after which memory and descriptors no longer grow
+LAST = 0.9  # the fraction of steps after which nothing is changed any more
+GROWTH = 65536  # KiB by which the memory may differ from then on: comms have 1 to 6 ranks
+FILES = 32  # the same for the descriptors
 
 
 class Samples:
@@ -50,7 +50,8 @@ def make_model() -> nn.Module:
 
 
 def make_job(steps: int, workers: str | int, seconds: float, slow: Path) -> Job:
-    """`seconds`: that each share takes longer, and much longer while there is the file `slow`."""
+    """Return the job. Each share takes `seconds` longer, and much longer while the file `slow`
+    exists."""
 
     def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         time.sleep(20 * seconds if slow.exists() else seconds)
@@ -76,7 +77,7 @@ class Disturber:
     def __init__(self, job: Job, steps: int, slow: Path, chance: random.Random) -> None:
         self._job, self._steps, self._slow, self._chance = job, steps, slow, chance
         self._next = self._moved = time.monotonic()  # change; the last step
-        self._last: float | None = None  # when the last change was over
+        self._last: float | None = None  # time at which the last change was complete
         self.target = 0
         self.kept_number = False  # of workers, in the end
         self.longest = 0.0  # seconds without a step
@@ -114,7 +115,7 @@ class Disturber:
 
 
 def resources(pid: int) -> list[int]:
-    """The memory in KiB and the descriptors of a worker, and those of this process."""
+    """Return the memory in KiB and the descriptors of a worker, and those of this process."""
     text = Path(f"/proc/{pid}/status").read_text()
     files = len(os.listdir(f"/proc/{pid}/fd"))
     return [int(text.split("VmRSS:")[1].split()[0]), files, memory(), descriptors()]
@@ -128,7 +129,7 @@ def check(disturber: Disturber) -> None:
     before = [used for part, used in disturber.used if part < SETTLED]
     after = [used for part, used in disturber.used if part >= SETTLED]
     if not before or not after:
-        return  # in so few seconds
+        return  # in this many seconds
     for column, growth in enumerate((GROWTH, FILES, GROWTH, FILES)):
         if max(each[column] for each in after) > max(each[column] for each in before) + growth:
             raise SystemExit(f"memory or descriptors grew, in column {column}: {disturber.used}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that compute other bits are refused, and the others go on."""
+"""Ranks that compute other bits get an error, and the others continue."""
 
 import json
 import os
@@ -22,8 +22,8 @@ FIRST = Fingerprint(0, "a", "s", "g", {"PyTorch": "2.13", "number of threads": "
 
 
 def run(folder: Path, settings: Sequence[Mapping[str, str]]) -> list[tuple[int, Any, str]]:
-    """One member for each of the settings, in processes of their own. Of each its exit code, what
-    it tells at the end, and its stderr."""
+    """Run a member with each of the settings, in separate processes. Return for each its exit code,
+    its last line, and its stderr."""
     members = [
         popen(
             [sys.executable, PROGRAM, str(number)],

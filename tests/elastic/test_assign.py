@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logical workers are assigned to ranks as the contract of ordered sums asks."""
+"""Logical workers are assigned to ranks as ordered sums require."""
 
 import math
 from itertools import pairwise
@@ -121,7 +121,7 @@ def test_nothing_moves_without_a_reason(ranks: int) -> None:
 
 
 def test_a_death_moves_little() -> None:
-    """8 ranks with 2 workers each; rank 3 dies, so 7 remain and some must compute 3."""
+    """8 ranks have 2 workers each. Rank 3 dies, so some of the remaining 7 must compute 3."""
     previous = tuple(None if v // 2 == 3 else v // 2 - (v // 2 > 3) for v in range(16))
     found = assign(16, [1.0] * 7, previous=previous)
     assert found.time == 3
@@ -138,7 +138,8 @@ def test_more_ranks_than_workers() -> None:
 
 
 def test_hosts_come_before_ranks() -> None:
-    """Two hosts of 3 ranks: each host has one part of 24 workers, whatever its ranks need."""
+    """Two hosts of 3 ranks: each host has one part of the 24 workers, whatever the speeds of its
+    ranks."""
     found = assign(48, [1.0] * 6, ["a", "b"] * 3)
     of_host = [{v // 24 for rank in (h, h + 2, h + 4) for v in found.ranges[rank]} for h in (0, 1)]
     assert of_host == [{0}, {1}] or len(parts(0, 24, 48)) == 2

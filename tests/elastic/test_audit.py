@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audits find workers that compute wrongly, and expel no other ones."""
+"""Audits find workers that compute wrongly, and expel only these."""
 
 import json
 import os
@@ -125,7 +125,7 @@ def test_describe_difference_names_the_minority(
 
 
 def test_worker_that_has_joined_knows_what_others_know() -> None:
-    """Without the others' knowledge it would take all checkpoints for wrong ones."""
+    """Without the others' evidence it would take all checkpoints for wrong ones."""
     one, joined = (Audit(0.5, "rollback", 0) for _ in range(2))
     one.start, one.step = 4, 20
     owners, members = (0, 0, 1, 1), [5, 6]
@@ -158,7 +158,7 @@ def test_wrong_options_are_refused(rate: float, action: str) -> None:
 
 
 class Runs:
-    """Runs of programs/audited.py in one process."""
+    """Runs programs/audited.py several times in one process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count = folder, 0
@@ -166,7 +166,7 @@ class Runs:
         program = Path(__file__).parent / "programs" / "audited_runs.py"
         self.process = subprocess.Popen(
             [sys.executable, program],
-            bufsize=0,  # a line in a buffer would be no event for the selector
+            bufsize=0,  # the selector would not report a line in a buffer
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -195,7 +195,7 @@ class Runs:
             self.shown += text
 
     def reference(self, *words: str) -> str:
-        """The hash of an undisturbed job of one worker."""
+        """Return the hash of an undisturbed job with one worker."""
         if words not in self._references:
             code, report = self.run("-n 1 --quiet", " ".join(words))
             assert code == 0, self.shown
@@ -223,7 +223,8 @@ def findings(report: dict[str, Any]) -> list[dict[str, Any]]:
 def check_found(
     runs: Runs, options: str, words: str, member: int = 1, *reference: str
 ) -> dict[str, Any]:
-    """Exactly this member is expelled, and the final state is the undisturbed one."""
+    """Check that exactly this member is expelled, and that the final state is the undisturbed
+    one."""
     code, report = runs.run(options, f"{words} --member {member} {' '.join(reference)}")
     (found,) = findings(report)
     assert found["members"] == [member], (found, runs.shown)
@@ -243,11 +244,11 @@ def test_flipped_gradients_expel_the_worker(runs: Runs) -> None:
     assert found["tensor"] == "1.weight"
     assert re.search(rf"rank 1 on \S+ \(pid {pid}\) computes wrongly", found["text"])
     assert f"step 5, share {found['share']}, tensor 1.weight" in found["text"]
-    assert len(report["workers"]) == 3  # no other worker was started on the host
+    assert len(report["workers"]) == 3  # no other worker was started on this host
 
 
 def test_rare_flips_roll_the_job_back(runs: Runs) -> None:
-    """The worker does not repeat its wrong bits, so all of its steps may be wrong."""
+    """The worker does not repeat its wrong bits, so any of its steps may be wrong."""
     report = check_found(runs, "-n 3 --audit 0.2", "--fault gradient --every 10 @")
     (rolled,) = [each for each in report["events"] if each["kind"] == "rollback"]
     assert (rolled["first"], rolled["step"]) == (0, 0)
@@ -256,13 +257,14 @@ def test_rare_flips_roll_the_job_back(runs: Runs) -> None:
 def test_flipped_weight_rolls_the_job_back(runs: Runs) -> None:
     report = check_found(runs, "-n 3 --audit 0.2", "--fault weight --begin 21 @")
     (rolled,) = [each for each in report["events"] if each["kind"] == "rollback"]
-    assert rolled["step"] < rolled["first"] <= 21  # which checkpoints there are depends on time
+    assert rolled["step"] < rolled["first"] <= 21  # which checkpoints exist depends on the timing
     assert findings(report)[0]["first"] == rolled["first"]
 
 
 def test_wrong_weight_without_effect_on_a_share_is_found(runs: Runs) -> None:
-    """The least bits of a weight are wrong. The member's share in step 11 is right by rounding, so
-    its shares alone would let the job continue from a checkpoint with the wrong weight."""
+    """The lowest bits of a weight are wrong. In step 11, rounding makes the member's share right,
+    so if only its shares counted, the job would continue from a checkpoint with the wrong
+    weight."""
     words, reference = "--fault weight --begin 4 --bit 1 @", ("--seed", "26", "--logical", "12")
     report = check_found(runs, "-n 4 --audit 0.1", words, 1, *reference)
     (found,) = findings(report)
@@ -374,14 +376,15 @@ FAULTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(SOAK))
 def test_wrong_worker_is_found_in_many_runs(runs: Runs, number: int) -> None:
-    """Within 10 / audit shares of the worker. DDL_AUDIT_RUNS=300 for more runs."""
+    """The wrong worker is found within 10 / audit of its shares. DDL_AUDIT_RUNS=300 for more
+    runs."""
     rate, fault, every = FAULTS[number % len(FAULTS)]
     workers, seed = 3 + number % 2, number // len(FAULTS)
     begin, member = 3 + number * 5 % 11, number % workers
-    # The optimizer rounds lower bits of a gradient away, and then no state is wrong.
+    # The optimizer rounds the lowest bits of a gradient away, and then no state is wrong.
     bit = number % 23 if fault != "applied" else 8 + number % 15
     words = f"--fault {fault} --every {every} --begin {begin} --bit {bit} @"
-    # With 6 logical workers the last one of 4 would have no share.
+    # With 6 logical workers, the last one of 4 ranks would have no share.
     reference = ("--seed", str(seed), "--steps", "120", "--logical", "12")
     report = check_found(runs, f"-n {workers} --audit {rate}", words, member, *reference)
     (found,) = findings(report)

@@ -81,9 +81,9 @@ def test_one_without_shares_is_tried_again() -> None:
     assert balance.tried == {2: 0.1}
     assert balance.speeds([0, 1, 2]) == pytest.approx([10, 10, 10])
     begin += int(AGAIN) + 1
-    found = looks(balance, seconds, begin, 100)  # it was measured, and is as slow as before
+    found = looks(balance, seconds, begin, 100)  # it was measured, and is still slow
     assert found == [STEPS, STEPS + 1 + 2 * AGAIN]
-    seconds[2] = 0.1  # it was, and is as fast as the others
+    seconds[2] = 0.1  # it was measured, and is as fast as the others
     assert looks(balance, seconds, begin + 100, 200) == []
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The final state's bits do not depend on how many processes there are and who computes what."""
+"""The final state's bits do not depend on the number of processes, nor on which one computes
+what."""
 
 from typing import Any
 
@@ -7,8 +8,8 @@ import pytest
 
 
 def test_parts_of_a_model_with_everything(members: Any) -> None:
-    """Convolution, batch norm, dropout, augmented samples, AdamW and a schedule; 3 ranks, each of
-    whose steps has another map."""
+    """Convolution, batch norm, dropout, augmented samples, AdamW and a schedule; 3 ranks, with
+    another assignment of shares in each step."""
     members.check(members=3, owners="changing")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers join in a later call of `job.steps`, and get what was evaluated before."""
+"""Workers join in a later call of `job.steps`, and get the results of earlier evaluations."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: the same chunks for any number of ranks, and nothing damaged is ever loaded."""
+"""Checkpoints have the same chunks for any number of ranks, and damaged ones are never loaded."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def make_state(sizes: list[int], seed: int = 0) -> State:
         dtype, kind = list(DTYPES.items())[number % len(DTYPES)]
         data = random.integers(0, 256, size * np.dtype(kind).itemsize, np.uint8)
         state[f"model.{number}"] = Tensor(dtype, (size,), data)
-    state["model.a[0].b"] = Tensor("float32", (1,), np.zeros(4, np.uint8))  # as some names are
+    state["model.a[0].b"] = Tensor("float32", (1,), np.zeros(4, np.uint8))  # like some names
     state["scalar"] = Tensor("float32", (), np.zeros(4, np.uint8))
     return state
 
@@ -107,7 +107,7 @@ def test_old_ones_are_removed_but_not_what_others_need(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """os.fsync fails as on a full disk; a real one is in test_disk_full.py."""
+    """os.fsync fails as on a full disk; test_disk_full.py has a real one."""
     folder = Folder(tmp_path)
 
     def fail(_descriptor: int) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator of a job on hosts is killed: the steps go on, and another one takes its place; or
-nobody does, and the job comes to its end without."""
+"""The coordinator of a job on hosts is killed, but the steps continue. Another coordinator takes
+its place, or the job ends without one."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from waits import final_state, wait_until
 
-sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
+sys.path.append(str(Path(__file__).parent))  # after the tests' folder, which has another conftest
 
 from test_dialing import DDL, LIMIT, PROGRAM, Job, started
 
@@ -70,7 +70,7 @@ def resumed(job: Job) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_another_coordinator_starts_nothing_on_barred_hosts(tmp_path: Path) -> None:
-    """An audit has found a wrong worker there before the first coordinator was killed."""
+    """An audit found a wrong worker there before the first coordinator was killed."""
     audited = Path(__file__).parent / "programs" / "audited.py"
     # Steps are slow while a worker is missing.
     fault = ["--fault", "gradient", "--steps", "200", "--killed", "9"]
@@ -98,7 +98,7 @@ def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None
         assert len(pids) >= 5  # a fork server, two agents of slots, and two workers
         run.kill()
         run.wait()
-        shutil.rmtree(tmp_path / "ddl-elastic")  # as when the user has logged out
+        shutil.rmtree(tmp_path / "ddl-elastic")  # as after the user has logged out
         another = resumed(job)
         scale = job.start(0, "scale", "job", 3)
         assert scale.wait(LIMIT) == 0
@@ -136,7 +136,8 @@ def test_nobody_takes_its_place(tmp_path: Path, alone: str) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_waits_for_nobody(tmp_path: Path) -> None:
-    """It would train once more, for which its workers have to be told of each other."""
+    """The job would train once more, for which the coordinator must send its workers each other's
+    addresses."""
     with started(tmp_path) as job:
         run = job.run_program("-n", "1", "--name", "job", PROGRAM, "--times", 2, *PAUSE, "0")
         agent = job.agent(0, 1, "--wait", 2)

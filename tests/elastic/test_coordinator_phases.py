@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The coordinator of a job on hosts is killed in each phase of a join and of a checkpoint, by the
-worker that comes to this phase. The others go on, and there are as many workers as there should be
-once another coordinator is there."""
+worker that reaches this phase. The others continue, and a new coordinator restores the number of
+workers."""
 
 import re
 import signal
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from waits import final_state, wait_until
 
-sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
+sys.path.append(str(Path(__file__).parent))  # after the tests' folder, which has another conftest
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
 import steps
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.slow
 
 PASSES = ["--passes", 60]  # 375 steps
 SAVED = ["--checkpoint", "saved", "--every", 10]
-SLOW = "0.05"  # seconds of a share longer, until the newcomer trains
-ALONE = 5  # steps without a coordinator, at least
-# Where a newcomer is then, or a member, see programs/moments.py.
+SLOW = "0.05"  # additional seconds of a share, until the joining worker trains
+ALONE = 5  # minimum number of steps without a coordinator
+# The phase that a joining worker or a member has reached, see programs/moments.py.
 MOMENTS = [
     *("start", "warm-up", "creation, by a newcomer", "creation, by a member", "agreement"),
     *("hello, by a newcomer", "switch", "observing", "arrival", "writing", "the manifest"),
@@ -59,7 +59,7 @@ def test_the_coordinator_dies_in_each_phase(
         file.write_text(how)
         agents.append(job.agent(0, 1))
         assert run.wait(LIMIT) == -signal.SIGKILL
-        assert not file.exists()  # somebody has come there
+        assert not file.exists()  # a worker has reached it
         since = steps.last(tmp_path)
         wait_until(lambda: steps.last(tmp_path) >= since + ALONE)
         another = job.start(0, "resume", "--report", "report.json", "job")
@@ -74,7 +74,7 @@ def test_the_coordinator_dies_in_each_phase(
         assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
         wait_until(lambda: all_ended(pids))
     died = [each["member"] for each in job.report()["events"] if each["kind"] == "died"]
-    assert len(died) <= (how == "both")  # the new coordinator may not have heard of it
+    assert len(died) <= (how == "both")  # the new coordinator may not have received it
 
 
 def connections(port: int) -> int:
@@ -84,7 +84,8 @@ def connections(port: int) -> int:
 
 @pytest.mark.parametrize("moment", ["start", "warm-up"])
 def test_the_agent_of_a_newcomer_comes_back_first(tmp_path: Path, alone: str, moment: str) -> None:
-    """That of the others hangs for a while. They train, whether the newcomer was told so or not."""
+    """The agent of the other workers hangs for a while. All workers train, whether the joining one
+    was told so or not."""
     (tmp_path / "slow").write_text(SLOW)
     with started(tmp_path) as job:
         run = job.run_program("-n", "2:3", "--name", "job", PROGRAM, *PASSES, "--moments", "--tell")

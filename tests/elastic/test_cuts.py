@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members on two hosts, which are network namespaces, whose network is cut: one side goes on, with
-the undisturbed result, and the other ends."""
+"""The network between members on two hosts, which are network namespaces, is cut. One side
+continues, with the undisturbed result, and the other ends."""
 
 import os
 import shutil
@@ -54,8 +54,8 @@ def cut(
 
 
 def test_sample(members: Any, lab: Lab) -> None:
-    """Of two halves the one with the lowest rank goes on; the coordinator is on its host. That side
-    alone writes checkpoints from then on, and all of them are whole."""
+    """Of two halves, the one with the lowest rank continues; the coordinator is on its host. From
+    then on only that side writes checkpoints, and all of them are whole."""
     logs = cut(members, lab, "resets", "reduce", [0, 0, 1, 1], every=1)
     storage = Folder(members.folder / f"{members.name}.saved")
     found = [read_manifest(storage, name) for name in manifests(storage)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of agents that dial in: on this machine, and on hosts, which are network namespaces."""
+"""Jobs whose agents dial in, on this machine, and on hosts, which are network namespaces."""
 
 import json
 import os
@@ -31,7 +31,8 @@ needs_hosts = pytest.mark.skipif(
 
 
 class Job:
-    """`ddl elastic run --listen` on the first host, and agents on any; None is this machine."""
+    """Run `ddl elastic run --listen` on the first host, and agents on any host; None is this
+    machine."""
 
     def __init__(self, folder: Path, hosts: list[str] | None) -> None:
         self.folder, self.hosts = folder, hosts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job whose disk is full trains on, tells of it, and keeps the checkpoints that there are."""
+"""A job whose disk is full continues to train, reports it, and keeps the existing checkpoints."""
 
 import json
 import os
@@ -21,7 +21,7 @@ PROGRAM = Path(__file__).parent / "programs" / "train.py"
 CASE = {"workers": 2, "checkpoint": "saved", "every": 5}
 FIRST, ALL, MANY = 2, 6, 40  # passes over 150 samples, in batches of 24
 STEPS = -(-150 * FIRST // 24)
-# A file system of its own, which is full when the second job begins.
+# A separate file system, which is full when the second job begins.
 FULL = """
 mount -t tmpfs -o size=1m none saved && "$@" "$FIRST" || exit 1
 dd if=/dev/zero of=saved/.filler bs=4096 2> /dev/null
@@ -84,8 +84,9 @@ def test_a_full_file_system(run_here: Any, tmp_path: Path, undisturbed: str) -> 
 @pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="needs the right to mount")
 def test_a_full_file_system_while_a_newcomer_observes(run_here: Any, tmp_path: Path) -> None:
-    """It fills the disk when the first of the state has come, and waits until a write has failed:
-    see programs/strikes.py. The others train on meanwhile. Later checkpoints are whole."""
+    """The joining worker fills the disk when it has received the first part of the state, and waits
+    until a write has failed: see programs/strikes.py. The others train meanwhile. Later checkpoints
+    are whole."""
     (tmp_path / "saved").mkdir()
     alone = json.dumps({"workers": 1, "passes": MANY})
     joined = {"workers": "1:3", "start": 2, "passes": MANY, "resize": [[8, 3, "receiving"]]}

@@ -22,7 +22,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Case:
-    """One program, and what has to be found in it.
+    """One program, and the expected findings.
 
     run      trains
     causes   regular expressions: one of them is in the cause that is named
@@ -49,7 +49,7 @@ def case(name: str, *causes: str, source: str = "", is_right: bool = False) -> A
     return add
 
 
-# ---- what most cases share ----
+# ---- shared by most cases ----
 
 
 class Samples:
@@ -218,7 +218,7 @@ def order_of_a_set() -> None:
 
 @case("subset of each epoch", r"generator", r"random", r"len", is_right=True)
 def subset_of_each_epoch() -> None:
-    """Each epoch has a subset of another length, drawn from the global generators."""
+    """Each epoch has a subset with another length, drawn from the global generators."""
     import torch
 
     import ddl_torch.elastic as elastic
@@ -379,7 +379,7 @@ def hash_of_a_name() -> None:
 
 
 class SequentialSamples(Samples):
-    """Samples that are read one after the other, as from a file, whatever the index is."""
+    """Samples that are read one after the other, as from a file, whatever the index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -414,7 +414,7 @@ def seed_of_the_time() -> None:
     train(make_net(), SeededByTime())
 
 
-# ---- programs that keep the law, though they look as if they did not ----
+# ---- programs that keep the law, though they look as if they broke it ----
 
 
 @case("plain", is_right=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member of an elastic job with a loop of its own: admitted.py NUMBER.
+"""One member of an elastic job with its own loop: admitted.py NUMBER. Prints its address, reads the
+addresses of all as JSON, trains, and prints the result.
 
 Prints its address, reads those of all as JSON, trains, and prints what has come of it.
 """

@@ -28,7 +28,7 @@ from torch.nn import functional
 import ddl_torch.elastic as elastic
 from ddl_elastic.step.step import Step
 
-NAME = "1.weight"  # of the tensor that has the wrong bit
+NAME = "1.weight"  # index of the tensor that has the wrong bit
 
 
 def parse() -> argparse.Namespace:
@@ -52,7 +52,7 @@ def flip(tensor: torch.Tensor, bit: int) -> None:
 
 
 class Fault:
-    """Flips bits in this process, if it is the member."""
+    """Flips bits in this process, if it is the chosen member."""
 
     def __init__(self, options: argparse.Namespace, model: nn.Module, job: Any) -> None:
         self._options, self._job = options, job

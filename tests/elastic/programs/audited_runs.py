@@ -21,7 +21,7 @@ def run(options: list[str], words: list[str]) -> int:
         return int(
             main(["elastic", "run", "--report", str(REPORT), *options, str(PROGRAM), *words]) or 0
         )
-    except SystemExit as end:  # CommandError's, too
+    except SystemExit as end:  # also CommandError
         return int(end.code or 0)
 
 

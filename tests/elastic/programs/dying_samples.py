@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that kill the process which reads them, in the middle of a job."""
+"""Samples that kill the process that reads them, in the middle of a job."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ LIMIT = 30  # samples that a process reads before
 
 
 class DyingSamples:
-    """`data`; kills the process when it reads one more than the limit, if it is to die."""
+    """`data`. If `dies`, it kills the process when it reads more than the limit."""
 
     def __init__(self, data: Sequence[Any], dies: bool) -> None:
         self.data, self.dies, self.read = data, dies, 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of tests of engines: tells its process, and ends when told to."""
+"""A worker for tests of engines: sends its process id, and exits when it is told to."""
 
 import os
 import signal

@@ -18,7 +18,7 @@ import ddl_torch.elastic as elastic
 
 WHAT = sys.argv[1]
 WORKERS = 2
-CONSTANT = np.random.default_rng(5)  # not drawn from in the loop
+CONSTANT = np.random.default_rng(5)  # the loop does not draw from it
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -41,7 +41,7 @@ class Net(nn.Module):
         self.factor = 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.mask = torch.ones(3)  # made again each time, with the same values
+        self.mask = torch.ones(3)  # created again each time, with the same values
         found: torch.Tensor = self.linear(x) * self.mask * self.ones * self.factor
         if WHAT == "attribute":
             self.queue = 0.9 * self.queue + found.detach().mean(0)

@@ -126,7 +126,7 @@ def strike(job: Any, number: int) -> None:
     if caught_up and group.member == 1 and number >= 5 + STEPS * CHANGE:
         os.kill(os.getpid(), signal.SIGKILL)
     if number >= 5 and not caught_up:
-        time.sleep(0.25)  # for a worker that is about to join
+        time.sleep(0.25)  # for a worker that joins next
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change what workers that join do not have, in the middle of a job: `law_frameworks.py WHAT`."""
+"""Change state that joining workers do not get, in the middle of a job: `law_frameworks.py
+WHAT`."""
 
 import sys
 from typing import Any

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""own_loop.py, whose two workers end some time after their training. A third one makes its job in
-this time."""
+"""own_loop.py, whose two workers end some time after their training. Meanwhile a third worker
+creates its job."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import own_loop
 
-STARTED = 1.0  # seconds in which the third one tells its coordinator that it is there
+STARTED = 1.0  # seconds in which the third worker registers with its coordinator
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs do with an elastic step, for members.py."""
+"""The loops of members.py around an elastic step."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class Loop:
             )
             self.schedule = schedules.SequentialLR(optimizer, [*parts], [3])
         self._scaler = torch.amp.GradScaler("cpu", 2.0**127, growth_interval=2)
-        self._scaler.scale(torch.zeros(()))  # makes its state, also where there is no share
+        self._scaler.scale(torch.zeros(()))  # creates its state, even if there is no share
         mean = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
         self._average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=mean)
 

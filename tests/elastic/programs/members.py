@@ -42,7 +42,7 @@ from strikes import strike
 
 SAMPLES = 203
 READING = ("passes", "steps", "loader_workers")
-REFUSED = 3  # the exit code of a member that was counted as dead
+REFUSED = 3  # the exit code of a member that the others counted as dead
 NEW_NETWORK = 0x40000000  # for setns
 
 Sample = tuple[torch.Tensor, torch.Tensor, int]
@@ -188,7 +188,7 @@ class Deaths:
     def _vote(self, function: Any, step: Any) -> None:
         comm = step._group.comm
         if step.number in self._together:
-            comm.barrier()  # everybody has the result
+            comm.barrier()  # all ranks have the result
         self.at("vote", step.number)
         function(step)
         self.at("finish", step.number)
@@ -256,7 +256,8 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
 
 
 def evaluate(job: elastic.Job, step: int, deaths: Deaths, log: Any) -> list[list[float]]:
-    """The losses and the number of samples of each batch, of the members' common data set."""
+    """Return the losses and the number of samples of each batch, of the members' common data
+    set."""
     batches = 0
 
     def measure(batch: list[torch.Tensor]) -> tuple[torch.Tensor, int]:

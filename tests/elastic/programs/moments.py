@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that are struck, by themselves, at certain moments of a change of the group.
+"""Workers that strike themselves at certain moments of a change of the group.
 
 While there is a file "die in MOMENT", the first process that comes to this moment is killed, or
 struck as the file says (see strikes.py); a file "die in MOMENT, member N" is for this member. Each
@@ -95,7 +95,7 @@ def knows_member(work: Callable[..., None]) -> Callable[..., None]:
 
 
 def install() -> None:
-    checkpoint_writers.LATE = 2.0  # less than a strike "late" takes
+    checkpoint_writers.LATE = 2.0  # shorter than a strike "late"
     trainer.work = knows_member(trainer.work)
     joining.create = before(joining.create, lambda *_: "connect")
     change.join = before(change.join, lambda *_: "warm-up")

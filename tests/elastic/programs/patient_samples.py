@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that take long until there is the file `go` in the working directory."""
+"""Samples that take long until the working directory has the file `go`."""
 
 import time
 from collections.abc import Sequence

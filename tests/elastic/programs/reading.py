@@ -34,7 +34,7 @@ class Samples:
         if self.what == "fail" and index == 5:
             raise OSError(f"{index} is missing")
         self.read += 1
-        if self.what == "block" and self.read > 4:  # of this process: a share has 4
+        if self.what == "block" and self.read > 4:  # per process: a share has 4
             threading.Event().wait()
         return torch.full((3,), float(index))
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a job, as its workers tell of them in files: what is committed when, and by whom."""
+"""Files in which a job's workers record their steps: what was committed when, and by which
+worker."""
 
 import time
 from contextlib import suppress
@@ -7,7 +8,7 @@ from pathlib import Path
 
 
 def slow_down() -> None:
-    """As many seconds as the file "slow" says, while there is one."""
+    """Return the seconds in the file "slow", or 0 if there is none."""
     with suppress(FileNotFoundError, ValueError):
         time.sleep(float(Path("slow").read_text()))
 
@@ -20,7 +21,7 @@ def tell(number: int, member: int) -> None:
 def told(folder: Path) -> dict[int, list[tuple[float, int]]]:
     found = {}
     for path in folder.glob("steps.*"):
-        lines = path.read_text().split("\n")[:-1]  # the last line may be on its way
+        lines = path.read_text().split("\n")[:-1]  # the last line may be incomplete
         pairs = [line.split() for line in lines]
         found[int(path.suffix[1:])] = [(float(at), int(number)) for at, number in pairs]
     return found

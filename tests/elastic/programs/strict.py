@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train without a loop on samples with hidden state: `strict.py torch|jax [strict]`."""
+"""Train with Job.train on samples with hidden state: `strict.py torch|jax [strict]`."""
 
 import sys
 from typing import Any

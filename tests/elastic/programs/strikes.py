@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can happen to a member, done by itself at the moment that its case names."""
+"""The strikes of a member, which it executes itself at the moment that its case names."""
 
 import ctypes
 import errno
@@ -14,11 +14,11 @@ from typing import Any
 
 HELD = 8  # seconds: longer than the watchdog's limit in the tests
 
-# Exit codes of those who are struck; 3: refused, since the others have counted it as dead.
+# Exit codes of struck members. 3: the member gets an error, because the others counted it as dead.
 CODES = {
     "kill": -signal.SIGKILL,
     "segv": -signal.SIGSEGV,
-    "stop": -signal.SIGKILL,  # by the agent, in the end
+    "stop": -signal.SIGKILL,  # the agent kills it in the end
     "stop and continue": 3,
     "gil": 3,
     "exception": 1,
@@ -37,13 +37,13 @@ def strike(how: str, group: Any, target: Any) -> None:
     elif how == "stop":
         os.kill(own, signal.SIGSTOP)
     elif how == "stop and continue":
-        # The other process keeps nothing of this one's open.
+        # The other process keeps no descriptor of this one open.
         command = f"sleep {HELD}; kill -CONT {own}"
         subprocess.Popen(["sh", "-c", command], stdin=subprocess.DEVNULL)
         os.kill(own, signal.SIGSTOP)
     elif how == "gil":
         ctypes.PyDLL(None).sleep(HELD)  # which, unlike CDLL, keeps Python's lock
-    elif how == "hang":  # as with gil, for ever
+    elif how == "hang":  # like gil, for ever
         while True:
             ctypes.PyDLL(None).sleep(HELD)
     elif how == "exception":
@@ -59,15 +59,15 @@ def strike(how: str, group: Any, target: Any) -> None:
             time.sleep(0.01)
     elif how == "late":
         time.sleep(HELD)
-    elif how in ("coordinator", "both"):  # which is killed; and this process
+    elif how in ("coordinator", "both"):  # the worker's agent is killed, and this process
         os.kill(int(Path("coordinator").read_text()), signal.SIGKILL)
         if how == "both":
             strike("kill", group, target)
-    elif how == "hold":  # until its host is lost, whose name it leaves
+    elif how == "hold":  # until its host is lost, whose name the worker writes
         Path("held.new").write_text(f"{socket.gethostname()} {own}")
         Path("held.new").rename("held")
         threading.Event().wait()
-    elif how == "full":  # the disk of the checkpoints, until one has failed
+    elif how == "full":  # fills the disk of the checkpoints until a write has failed
         fill(Path("saved/.filler"))
     elif how == "command":
         subprocess.run(target, shell=True, check=True)
