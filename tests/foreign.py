@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of another architecture, under qemu-user, with a Python of Debian's."""
+"""Programs of another architecture, under qemu-user, with Debian's Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Foreign:
             self._make_root()
 
     def _make_root(self) -> None:
-        """Debian's packages, unpacked: no program of theirs has to run."""
+        """Unpack Debian's packages, without running a program of theirs."""
         shutil.rmtree(self.root, ignore_errors=True)
         options = [f"--arch={DEBIAN[self.arch]}", "--variant=minbase", f"--include={PACKAGES}"]
         subprocess.run(["debootstrap", "--foreign", *options, "bookworm", self.root], check=True)
@@ -50,7 +50,7 @@ class Foreign:
         (self.root / "ready").touch()
 
     def _make_links_relative(self) -> None:
-        """Else they lead out of the root, which is not this process's own."""
+        """Otherwise they would point out of the root, which is not this process's own."""
         for folder, folders, files in os.walk(self.root):
             for name in (*folders, *files):
                 link = Path(folder, name)
@@ -61,30 +61,31 @@ class Foreign:
                         link.symlink_to(os.path.relpath(inside.resolve(), link.parent.resolve()))
 
     def run(self, program: Path) -> None:
-        """Run a program of this architecture, which has to succeed."""
+        """Run a program of this architecture, which must succeed."""
         command = [f"qemu-{self.arch}", "-L", str(self.root), str(program)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
     def unpack(self, wheel: Path, folder: Path) -> None:
-        """Install a wheel: pip cannot run fast there, and this is what it does."""
+        """Install a wheel by unpacking it, because pip is slow under emulation."""
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
 
     def libraries(self) -> str:
-        """The folders of NumPy's libraries, for which no script of Debian's has made links."""
+        """Return the folders of NumPy's libraries, for which no script of Debian has created
+        links."""
         folders = (self.root / "usr" / "lib").glob("*-linux-gnu/*/lib*.so.3")
         return ":".join(sorted({str(file.parent) for file in folders}))
 
     def python(self) -> list[str]:
-        """The command of its Python."""
+        """Return the command of its Python."""
         (python,) = (self.root / "usr" / "bin").glob("python3.[0-9]*[0-9]")
         return [f"qemu-{self.arch}", "-L", str(self.root), str(python)]
 
     def ranks(
         self, program: Path, site: Path, kinds: list[str], native_site: Path | None = None
     ) -> list[str]:
-        """Run a rank of each kind; the line of each."""
+        """Run a rank of each kind; return the line of each."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         started = []

@@ -69,7 +69,7 @@ def build() -> None:
 
 
 def summary(output: str) -> str:
-    """In words, from libFuzzer's last lines."""
+    """Return the result in words, from libFuzzer's last lines."""
     inputs = re.search(r"number_of_executed_units:\s*(\d+)", output)
     rate = re.search(r"average_exec_per_sec:\s*(\d+)", output)
     edges = re.findall(r"\bcov: (\d+)", output)
@@ -79,7 +79,7 @@ def summary(output: str) -> str:
 
 
 def failure(output: str) -> str:
-    """From the first line that says what is wrong."""
+    """Return the output from the first line that reports an error."""
     lines = output.splitlines()
     signs = r"runtime error|ERROR:|fuzz_\w+\.c:\d+: "
     first = next((i for i, line in enumerate(lines) if re.search(signs, line)), 0)
@@ -125,7 +125,7 @@ def fuzz(what: str, seconds: int) -> bool:
         if written:
             lines.append(f"  again: {program.relative_to(ROOT)} {written[1]}")
         lines.append(f"  whole output: {log.relative_to(ROOT)}")
-    print("\n".join(lines), flush=True)  # at once, since others print as well
+    print("\n".join(lines), flush=True)  # at once, since other threads print as well
     return code == 0
 
 

@@ -55,7 +55,7 @@ class Hosts:
         return process.returncode, out, err
 
     def left(self) -> str:
-        """The processes of this test that are left on any host after some time to end."""
+        """Return the processes of this test that still run on any host after some time."""
         deadline = time.monotonic() + 30
         while True:
             found = subprocess.run(

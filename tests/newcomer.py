@@ -25,7 +25,7 @@ PAGES = ["README.md", "docs/tutorial.md"]
 
 
 def script(page: str) -> str:
-    """The page as one shell program."""
+    """Return the page as one shell program."""
     lines = ["set -eu"]
     for block in blocks(page):
         here = f"{page}:{block.line}"

@@ -15,13 +15,14 @@ LIMIT = 30  # seconds for anything that should end by itself
 
 
 def join(endpoints: list[Endpoint], config: Config | None = None) -> Any:
-    """The comms of the ranks that these endpoints are."""
+    """Return the comms of ranks with these endpoints."""
     addresses = [endpoint.address for endpoint in endpoints]
     return together(lambda rank: endpoints[rank].connect(addresses, rank, config), len(endpoints))
 
 
 def together(call: Callable[[int], Any], size: int) -> Any:
-    """`call(rank)` of all ranks at once; their results. Fails when one does not come back."""
+    """Run `call(rank)` on all ranks at once; return the results. Fails if a call does not
+    return."""
     pool = ThreadPoolExecutor(size)
     try:
         return tuple(future.result(LIMIT) for future in [pool.submit(call, r) for r in range(size)])
@@ -30,14 +31,15 @@ def together(call: Callable[[int], Any], size: int) -> Any:
 
 
 def operand(worker: int, count: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
-    """Numbers of a worker, of many magnitudes: the order of additions matters."""
+    """Return the numbers of a worker, with many magnitudes, so that the order of additions
+    matters."""
     random = np.random.default_rng(worker)
     values = random.standard_normal(count) * 10.0 ** random.integers(-6, 7, count)
     return values.astype(dtype)
 
 
 def tree(first: int, size: int, count: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
-    """The sum over the operands of these workers as ddl.h defines it."""
+    """Return the sum over the operands of these workers as ddl.h defines it."""
     if size == 1:
         return operand(first, count, dtype)
     half = 1 << (size - 1).bit_length() - 1

@@ -28,7 +28,7 @@ TOLD_LIMIT = 0.3  # seconds after a kill
 
 
 def driver_folder() -> str:
-    """Where the driver is. Ends the program where there is none, or a stand-in."""
+    """Return the driver's folder. Ends the program if there is none, or only a stand-in."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -49,7 +49,7 @@ def driver_folder() -> str:
 
 
 def library_folders() -> list[str]:
-    """Where Python packages have NCCL, for the C programs."""
+    """Return the folders in which Python packages have NCCL, for the C programs."""
     spec = importlib.util.find_spec("nvidia")
     roots = (spec.submodule_search_locations or []) if spec else []
     found = [path for root in roots for path in Path(root).glob("*/lib/libnccl.so.2")]
@@ -57,7 +57,7 @@ def library_folders() -> list[str]:
 
 
 class Checks:
-    """Runs programs, and counts."""
+    """Runs programs, and counts them."""
 
     def __init__(self) -> None:
         folder = driver_folder()
@@ -72,12 +72,12 @@ class Checks:
         self.passed = self.failed = 0
 
     def run(self, what: str, command: list[str], expect: str = "", **env: str) -> None:
-        """The program must succeed, and print what matches `expect`."""
+        """Run the program. It must succeed, and print a text that matches `expect`."""
         code, out = self.execute(command, **env)
         self.count(what, code == 0 and re.search(expect, out) is not None, f"exit {code}\n{out}")
 
     def execute(self, command: list[str], **env: str) -> tuple[int, str]:
-        """The exit code and the output; -1 after the limit."""
+        """Return the exit code and the output; -1 after the time limit."""
         with tempfile.TemporaryDirectory() as folder:
             try:
                 ended = subprocess.run(
@@ -103,7 +103,7 @@ class Checks:
 
 
 def check_c(checks: Checks) -> None:
-    """The C programs on 3 processes."""
+    """Run the C programs on 3 processes."""
     tree = ROOT / "build/gpu"
     built = tree / "tests/test_device"
     configure = ["cmake", "-S", str(ROOT / "libddl"), "-B", str(tree), "-DDDL_TESTS=ON"]
@@ -123,7 +123,7 @@ def check_c(checks: Checks) -> None:
 
 
 def check_core(checks: Checks) -> None:
-    """The operations of ddl_core on raw memory of the driver, on 1 to 8 processes."""
+    """Run the operations of ddl_core on raw memory of the driver, on 1 to 8 processes."""
     program = str(ROOT / "tests/core/programs/gpu.py")
     for links in ("shm", "tcp"):
         for size in (1, 2, 4, 8) if links == "shm" else (3,):
@@ -132,7 +132,7 @@ def check_core(checks: Checks) -> None:
 
 
 def check_torch(checks: Checks) -> None:
-    """PyTorch's process groups, with tensors on the GPU."""
+    """Run PyTorch's process groups, with tensors on the GPU."""
     if importlib.util.find_spec("torch") is None:
         sys.exit("there is no PyTorch here")
     checks.run("build of ddl_torch", [sys.executable, "-m", "ddl_torch", "build"])
@@ -147,7 +147,7 @@ def check_torch(checks: Checks) -> None:
 
 
 def check_jax(checks: Checks) -> None:
-    """The operations of ddl_jax, where there is a JAX for this GPU."""
+    """Run the operations of ddl_jax, if a JAX for this GPU is installed."""
     _, out = checks.execute([sys.executable, "-c", "import jax; print(jax.default_backend())"])
     if out.splitlines()[-1:] != ["gpu"]:
         print("skipped  ddl_jax: there is no JAX for CUDA here")
@@ -159,7 +159,8 @@ def check_jax(checks: Checks) -> None:
 
 
 def check_elastic(checks: Checks) -> None:
-    """Elastic jobs of PyTorch, one worker of which is killed: the same state as undisturbed."""
+    """Run elastic jobs of PyTorch, in which a worker is killed: the state is the same as
+    undisturbed."""
     program = [str(ROOT / "tests/adapters/programs/torch_cuda_elastic.py"), "", "cuda"]
     ddl = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
     _, alone = checks.execute([*ddl, "-n", "1", *program, "-1"])

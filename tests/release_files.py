@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a release, as `make wheels` has left them in dist/, and how their tests use them."""
+"""The files of a release, as `make wheels` has left them in dist/, and functions for their
+tests."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ DIST = ROOT / "dist"
 EXAMPLES = ROOT / "libddl" / "examples"
 NATIVE = platform.machine()
 
-# Sums with values that are known, of all kinds of types and sizes.
+# Known sums of many types and sizes.
 PROGRAM = """\
 import numpy as np, platform, ddl_core
 comm = ddl_core.init()
@@ -29,20 +30,21 @@ comm.close()
 
 
 def only(pattern: str) -> Path:
-    """The one file of a release that this matches."""
+    """Return the only file of a release that matches."""
     found = sorted(DIST.glob(pattern))
     assert len(found) == 1, f"make wheels leaves one {pattern} in dist/, not {found}"
     return found[0]
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """That of a user: nothing in it leads to the sources or to another installation."""
+    """Return a user's environment, in which nothing points to the sources or to another
+    installation."""
     names = ("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
     return {k: v for k, v in os.environ.items() if k not in names} | variables
 
 
 def run(*command: str | Path, timeout: float = 300, **variables: str) -> str:
-    """What it prints, in an `environment`."""
+    """Return the output of a command in an `environment`."""
     words = [str(word) for word in command]
     env = environment(**variables)
     ended = subprocess.run(words, capture_output=True, text=True, env=env, timeout=timeout, cwd="/")
@@ -51,14 +53,14 @@ def run(*command: str | Path, timeout: float = 300, **variables: str) -> str:
 
 
 def install(folder: Path, file: Path) -> Path:
-    """A clean environment with this wheel or sdist; its folder of programs."""
+    """Create a clean environment with this wheel or sdist; return its folder of programs."""
     run(sys.executable, "-m", "venv", folder)
     run(folder / "bin" / "pip", "install", "-q", file, timeout=600)
     return folder / "bin"
 
 
 def check_two_ranks(installed: Path, folder: Path) -> None:
-    """Two ranks sum, over shared memory and over TCP."""
+    """Let two ranks compute a sum, over shared memory and over TCP."""
     file = folder / "program.py"
     file.write_text(PROGRAM)
     for links in ("shm", "tcp"):

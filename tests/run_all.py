@@ -79,8 +79,8 @@ CTEST_RESULT = re.compile(
 
 
 def count_ctest(output: str) -> Count:
-    """Sum over all tests that were started, whether CTest came to its summary or not. One that was
-    stopped together with CTest has no result and failed."""
+    """Count all tests that were started, even if CTest printed no summary. A test that was stopped
+    together with CTest has no result and has failed."""
     total = Count()
     for run in re.split(r"^Test project ", output, flags=re.M)[1:]:
         results = dict(CTEST_RESULT.findall(run))
@@ -119,7 +119,7 @@ def count_lines(output: str) -> Count:
 
 
 def sources(*suffixes: str) -> list[str]:
-    """The tree's files with these suffixes, without anything built or hidden."""
+    """Return the tree's files with these suffixes, without built or hidden files."""
     found = []
     for folder, folders, files in os.walk(ROOT):
         folders[:] = sorted(f for f in folders if f not in ("build", "dist") and f[0] != ".")
@@ -133,7 +133,7 @@ def texts() -> list[str]:
 
 
 def tool(name: str) -> str:
-    """A tool of the virtual environment, else of the machine."""
+    """Return a tool of the virtual environment, otherwise of the machine."""
     return str(BIN / name) if (BIN / name).exists() else name
 
 
@@ -176,7 +176,7 @@ def c_tests(
     settings.append(f"-DDDL_TESTS_SAMPLE={'ON' if sample else 'OFF'}")
     quiet = ["--log-level=WARNING", "-DCMAKE_RULE_MESSAGES=OFF"]
     cores = os.cpu_count() or 1
-    quarters = str(4 * cores)  # what libddl/tests/CMakeLists.txt counts tests in
+    quarters = str(4 * cores)  # the unit in which libddl/tests/CMakeLists.txt counts tests
     ctest = ["ctest", "--test-dir", tree, "--parallel", quarters]
     if sample:
         ctest += ["--label-exclude", "all-only"]
@@ -338,7 +338,7 @@ def run(name: str, stage: Stage) -> tuple[Count, str]:
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
     deadline = time.monotonic() + stage.limit
-    # What `make test` tells its children is not for the make that CMake starts.
+    # The variables that `make test` gives its children are not for the make that CMake starts.
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     code = 0
     with log.open("w") as out:
@@ -364,7 +364,7 @@ def run(name: str, stage: Stage) -> tuple[Count, str]:
                 break
             try:
                 code = wait(process, deadline)
-            except BaseException as error:  # also when the user interrupts: leave nothing behind
+            except BaseException as error:  # even if the user interrupts, leave no process behind
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 if not isinstance(error, subprocess.TimeoutExpired):

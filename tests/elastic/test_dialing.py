@@ -31,7 +31,7 @@ needs_hosts = pytest.mark.skipif(
 
 
 class Job:
-    """Run `ddl elastic run --listen` on the first host, and agents on any host; None is this
+    """`ddl elastic run --listen` on the first host, and agents on any host; None is this
     machine."""
 
     def __init__(self, folder: Path, hosts: list[str] | None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every engine has to do: agents, workers, their ends and what they have written.
+"""The requirements of every engine: agents, workers, their exits and their output.
 
 This machine's, and the one whose agents dial in: by themselves; as mpirun starts them on a given
 host; and as actors of a Ray cluster do, where Ray is installed (`make test-ray`). Slurm starts them
@@ -54,8 +54,8 @@ WORKER = Path(__file__).parent / "programs" / "engine_worker.py"
 PROGRAM = Program(str(WORKER), [], "", ["json"])
 TOKEN = "a token of tests"
 
-# Where other tests of this process have started threads. The fork server and the agents use nothing
-# of them.
+# If other tests of this process have started threads, the fork server and the agents do not use
+# them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
@@ -108,7 +108,7 @@ def ray(slots: int, folder: Path) -> Iterator[Engine]:
 
 @lru_cache
 def cluster_address() -> str:
-    """Of a Ray cluster of this process, which is made once, and ends with it."""
+    """A Ray cluster of this process, which is created once, and ends with it."""
     cluster = importlib.import_module("ray.cluster_utils").Cluster(
         initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False}
     )
@@ -120,7 +120,7 @@ def cluster_address() -> str:
 def dial_in(
     port: int, folder: Path, slots: int, token: str = TOKEN, before: str = ""
 ) -> Iterator[subprocess.Popen]:
-    # One for each agent: another one may be reading its own.
+    # One file for each agent: another agent may be reading its own.
     file = folder / f"token{len(list(folder.glob('token*')))}"
     file.write_text(f"{token}\n")
     code = f"{before}\nimport sys\nfrom ddl_launch.commands.cli import main\nsys.exit(main())"
@@ -195,7 +195,7 @@ def test_a_worker_ends_by_itself_is_asked_to_and_is_killed(engine: Engine) -> No
     engine.stop(handles[1], 60)
     second = ended(engine)
     assert (second.code, second.ordered) == (-signal.SIGTERM, True)
-    engine.stop(handles[2], 0.1)  # which is stopped, so it takes no SIGTERM
+    engine.stop(handles[2], 0.1)  # it is stopped, so it gets no SIGTERM
     assert ended(engine).code == -signal.SIGKILL
     wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"] * 3)
     engine.stop(handles[2], 0)  # too late, and no error
@@ -229,12 +229,13 @@ def test_a_killed_worker_is_told(engine: Engine) -> None:
 
 
 def test_a_worker_that_ends_already_when_it_is_to_be_stopped(tmp_path: Path) -> None:
-    """The others see the end of its connections first, and have it stopped. It was not the stop
-    that has ended it."""
+    """The other workers detect the end of its connections first, and report it. The exit must not
+    count as caused by the stop that follows."""
     address = str(tmp_path / "others")
 
     def die_slowly(spec: AgentSpec, channel: JobChannel) -> None:
-        # Files that take long to close: after the connection, in whichever order files are closed.
+        # Files that take long to close: before or after the connection, depending on the order in
+        # which files are closed.
         files = [os.memfd_create("lower")]
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(address)
@@ -290,14 +291,14 @@ def test_an_agent_that_is_killed_takes_its_slots_along(tmp_path: Path) -> None:
             assert "its agent is lost" in event.cause
             assert [slot.state for slot in engine.slots()] == ["lost"] * 2
             wait_until(lambda: not Path(f"/proc/{pid}").exists())
-        with dial_in(engine.port, tmp_path, 1):  # another takes its place
+        with dial_in(engine.port, tmp_path, 1):  # another worker replaces it
             wait_until(lambda: [slot.state for slot in engine.slots()][2:] == ["free"])
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_agents_are_witnesses_for_each_other(tmp_path: Path, late: bool) -> None:
-    """A worker that is killed on one host is known to have ended on another one; also if the
-    witness there has not heard of the worker that is to be told, since its host is busy."""
+    """The exit of a worker that is killed on one host is reported to a worker on another host, even
+    if the witness there does not know this worker yet because its host is busy."""
     words = ["late"] if late else []
     order = Program(str(WORKER.with_name("witnessed_worker.py")), words, "", ["json"])
     with (
@@ -312,7 +313,7 @@ def test_agents_are_witnesses_for_each_other(tmp_path: Path, late: bool) -> None
         assert ended(engine).member == 1
         if late:
             wait_until(lambda: engine.slots()[1].state == "free")
-            time.sleep(0.5)  # by then it has come to the fork server, which is stopped
+            time.sleep(0.5)  # by then it has connected to the fork server, which is stopped
             os.kill(int(workers[0].address), signal.SIGCONT)
         told = handles[0].channel
         wait_until(lambda: bool(engine.slots() and select.select([told], [], [], 0)[0]))
@@ -398,7 +399,7 @@ def test_an_agent_that_is_gone_before_it_is_answered(monkeypatch: pytest.MonkeyP
         newcomer.sendall(frames.proven(frames.HELLO, hello, nonce, TOKEN))
         monkeypatch.setattr(engine._dial_in, "answer", Mock(side_effect=OSError("it is gone")))
         wait_until(lambda: engine.slots() == [] and bool(said))
-        time.sleep(frames.TICK)  # by then it looks at its agents
+        time.sleep(frames.TICK)  # by then it polls its agents
         assert engine.slots() == [] and engine.events(0) == []
     assert "it is gone" in said[0]
 
@@ -433,7 +434,7 @@ def test_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None
     own, fork, forks = os.getpid(), os.fork, itertools.count()
 
     def limited() -> int:
-        if os.getppid() == own and next(forks) == 1:  # the fork server's second one
+        if os.getppid() == own and next(forks) == 1:  # the second worker of the fork server
             raise BlockingIOError(11, "Resource temporarily unavailable")
         return fork()
 
@@ -465,7 +466,7 @@ def test_an_agent_refuses_what_is_no_order(message: Message, tmp_path: Path) -> 
 
 
 def test_an_agent_of_another_version_is_refused(tmp_path: Path) -> None:
-    """Both sides name both versions."""
+    """The error on both sides names both versions."""
     said: list[str] = []
     newer = "from ddl_elastic.engines import protocol; protocol.VERSION = 77"
     with (

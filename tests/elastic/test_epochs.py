@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that calls `job.steps` once for each epoch, and does something between the calls."""
+"""A program that calls `job.steps` once for each epoch, and runs code between the calls."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 
 import ddl_torch.elastic as elastic  # noqa: E402
 
-EPOCHS, EPOCH = 4, 4  # each of so many steps
+EPOCHS, EPOCH = 4, 4  # each call has this many steps
 
 
 class Interrupted(Exception):
@@ -41,11 +41,12 @@ def train(folder: Path, stop: int = -1) -> tuple[str, list[float]]:
         job.close()
 
 
-# PyTorch warns of a schedule that is stepped while no optimizer has been: in epochs that are over.
+# PyTorch warns if a schedule is stepped before the optimizer, as it is in skipped epochs.
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.parametrize("stop", [EPOCH, EPOCH + 3, 2 * EPOCH, 2 * EPOCH + 1, EPOCHS * EPOCH])
 def test_a_schedule_is_stepped_once_after_each_epoch(tmp_path: Path, stop: int) -> None:
-    """In a job that goes on from a checkpoint, also one of the end of an epoch or of the job."""
+    """The same in a job that resumes from a checkpoint, including one of the end of an epoch or of
+    the job."""
     undisturbed = train(tmp_path / "undisturbed")
     if stop < EPOCHS * EPOCH:
         with pytest.raises(Interrupted):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`job.map`: a table of numbers with a row for each batch, equal on all ranks, whoever dies."""
+"""`job.map`: a table of numbers with a row for each batch, equal on all ranks, whichever rank
+dies."""
 
 from collections import Counter
 from typing import Any
@@ -20,7 +21,7 @@ from torch import nn  # noqa: E402
 import ddl_core  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
 
-BATCHES = 9  # of up to 25 of the members' 203 samples
+BATCHES = 9  # batches of up to 25 of the members' 203 samples
 
 
 @given(samples=st.integers(1, 300), batch=st.integers(1, 40), workers=st.integers(1, 20))
@@ -85,7 +86,7 @@ def test_tables_are_equal_and_training_goes_on(members: Any, workers: int) -> No
 
 
 def test_more_members_than_shares(members: Any) -> None:
-    """One that has no share evaluates a batch to learn how many numbers there are."""
+    """A rank without a share evaluates a batch to learn how many numbers the function returns."""
     case = {"logical": 2, "batch": 16, "passes": 1, "evaluate": [3]}
     (alone,) = members.check(members=1, **case)
     logs = members.check(members=3, **case)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples with loops of their own: processes that die change nothing."""
+"""The examples with their own loops: processes that die change nothing."""
 
 import re
 import signal

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members that are killed, stopped, hang, fail or are expelled, in every phase of a step: the
-others go on within 10 s, with the undisturbed result (Members.check). Those who are counted as dead
-and live are refused, and end."""
+"""Members are killed, stopped, hang, fail or are expelled, in every phase of a step. The others
+continue within 10 s, with the undisturbed result (Members.check). Members that were counted as dead
+but live get an error, and end."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_while_the_comm_is_shrunk(members: Any, how: str) -> None:
 @pytest.mark.parametrize("who", [[1, 2], [0, 1, 3]])
 @pytest.mark.parametrize("how", ["segv", "stop", "gil"])
 def test_several_at_once(members: Any, how: str, who: list[int], links: str) -> None:
-    """Of stopped ones nobody knows whether they live, so a majority has to be left."""
+    """Nobody knows whether a stopped member lives, so a majority must remain."""
     if how == "stop" and who[0] == 0:
         who = [3]
     kills = [each for member in who for each in strike(how, "reduce", member)]

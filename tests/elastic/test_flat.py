@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of frameworks that give their tensors as NumPy arrays, and states of them."""
+"""Shares and states of frameworks that return their tensors as NumPy arrays."""
 
 import ml_dtypes
 import numpy as np

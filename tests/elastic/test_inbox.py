@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans that come before the worker takes them."""
+"""Plans that arrive before the worker takes them."""
 
 import socket
 from collections.abc import Iterator

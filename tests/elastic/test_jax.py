@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with JAX: the same bits for any number of workers, whoever dies."""
+"""Elastic training with JAX: the same bits for any number of workers, whichever worker dies."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def test_digits_on_other_numbers_of_workers(
 @pytest.mark.slow
 def test_a_program_of_several_workers(run_program: Any, tmp_path: Path) -> None:
     (alone,) = states(run(run_program, tmp_path))
-    assert alone.endswith(" 14")  # two a share, in each of seven steps
+    assert alone.endswith(" 14")  # 2 in each of seven steps
     found = states(run(run_program, tmp_path, *elastic_run(3), kills=1))
     assert found == {alone}
 

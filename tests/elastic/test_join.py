@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that join a job that runs, between two steps; the result is that of one worker alone.
+"""Workers join a running job between two steps; the result is the same as of one worker alone. Some
+die at every moment of the join, by a real kill -9.
 
 Some die at every moment of it, by a real kill -9.
 """
@@ -21,7 +22,8 @@ from ddl_core.errors import PeerLost
 from ddl_elastic.frameworks.protocol import State, Tensor, digest
 from ddl_elastic.step import transfer
 
-# When a worker dies: a newcomer before the others have switched, or while it observes; or a member.
+# Moments at which a worker dies: a joining worker before the others have switched, or while it
+# observes; or a member.
 NEWCOMERS = ["start", "warm-up", "creation, by a newcomer", "hello, by a newcomer"]
 OBSERVERS = ["receiving", "observing", "loading", "catching up", "arrival"]
 MEMBERS = [
@@ -63,7 +65,7 @@ def test_a_death_at_any_moment(jobs: Any, tmp_path: Path, moment: str) -> None:
     assert (died[0]["member"] == 2) == (moment not in MEMBERS)
     assert not (tmp_path / f"die in {moment}").exists()
     joined = [each["member"] for each in events(report, "joined")]
-    # The others may tell that one has joined which dies at once.
+    # The others may report that a worker has joined that dies at once.
     assert joined == [2] or (moment in (*NEWCOMERS, *OBSERVERS) and joined == [])
     assert moment not in NEWCOMERS[:3] or not joined
 
@@ -80,7 +82,7 @@ def test_a_newcomer_that_hangs(jobs: Any, tmp_path: Path, moment: str, how: str)
     assert died["member"] == 2
     assert died["cause"].startswith("hung: ")
     joined = [each["member"] for each in events(report, "joined")]
-    # The others may tell that one has joined which hangs at once.
+    # The others may report that a worker has joined that hangs at once.
     assert joined[-1:] == [3] and joined in ([3], [2, 3])
     assert joined == [3] or moment.startswith("hello")
 
@@ -104,7 +106,8 @@ def test_all_others_die_and_an_observer_has_the_state(jobs: Any, tmp_path: Path)
 
 @pytest.mark.slow
 def test_an_observer_knows_how_long_steps_are(jobs: Any) -> None:
-    """Its own are short, since it computes nothing, and longer than the watchdog's limit."""
+    """The observer's own steps are short, since it computes nothing, and longer than the watchdog's
+    limit."""
     slow = {str(member): 0.15 for member in range(3)}
     case = {"workers": "2:3", "start": 2, "resize": [[2, 3]], "slow": slow, "watchdog": 0.5}
     _, report = jobs.train({**case, "passes": 3})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with Keras on each of its backends: the same bits whoever dies."""
+"""Elastic training with Keras on each of its backends: the same bits whichever worker dies."""
 
 import json
 import re

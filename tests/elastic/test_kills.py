@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members that die by a real kill -9, in every phase of a step; the result is the undisturbed one's
-and nothing but the dead one's shares is computed again (Members.check)."""
+"""Members die by a real kill -9 in every phase of a step. The result is the undisturbed one, and
+only the dead member's shares are computed again (Members.check)."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ def test_in_the_backward_pass(members: Any, bucket_bytes: int) -> None:
 
 
 def test_the_others_are_in_the_backward_pass(members: Any) -> None:
-    """Member 2 has started a sum, and learns of the death between two gradients. It adds the others
-    without starting their sums."""
+    """Member 2 has started a sum, and learns of the death between two gradients. It adds the other
+    gradients without starting their sums."""
     kills = [kill(1, 5, "backward"), kill(2, 5, "hold")]
     members.check(members=3, kills=kills, bucket_bytes=1)
 
@@ -73,7 +73,8 @@ def test_all_but_one_at_once_over_tcp(members: Any) -> None:
 
 
 def test_in_the_last_step(members: Any) -> None:
-    """The steps are 0 to 12. A survivor that has ended the last one waits for the one behind."""
+    """The steps are 0 to 12. A survivor that has completed the last one waits for the survivor that
+    has not."""
     members.check(members=4, kills=[kill(0, 12, "apply"), kill(1, 12, "behind")])
 
 
@@ -95,8 +96,8 @@ def test_the_writer_fails_after_the_last_step(members: Any, more: dict[str, int]
 
 
 def test_behind_in_the_last_step_whose_state_is_saved(members: Any) -> None:
-    """Member 0 has begun the checkpoint, and member 1 has not. They agree on it all the same, so
-    both come to the last vote of all, and one writes."""
+    """Member 0 has begun the checkpoint, and member 1 has not. They still agree on it, so both take
+    part in the last vote, and one writes."""
     kills = [kill(2, 12, "apply"), kill(1, 12, "behind")]
     logs = members.check(members=3, kills=kills, every=13)
     assert [log[-1][3] for log in logs[:2]] == [True, False]
@@ -113,6 +114,6 @@ KILLED = [(links, who) for links in ("shm", "tcp") for who in ([0], [2], [1, 2],
 @pytest.mark.parametrize(("links", "who"), KILLED)
 def test_every_phase(members: Any, phase: str, who: list[int], owners: str, links: str) -> None:
     if phase in ("compute", "backward") and owners == "random":
-        who = [member for member in who if member != 1]  # which owns no share
+        who = [member for member in who if member != 1]  # it owns no share
     kills = [kill(member, 7, phase) for member in who]
     members.check(members=4, owners=owners, kills=kills, links=[links], bucket_bytes=1)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that change what decides the next step, while workers die and join: the final state is
-that of one undisturbed worker, or the joining worker is refused by name and the others continue.
+"""Programs change state on which the next step depends, while workers die and join. The final state
+is that of one undisturbed worker, or the joining worker gets an error that names the state, and the
+others continue.
 
 `make test-law` runs all of them.
 """

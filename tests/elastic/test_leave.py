@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that leave a job by plan: when it gets smaller, or when they are asked to by SIGTERM."""
+"""Workers leave a job as planned: when it gets smaller, or when they receive SIGTERM."""
 
 import signal
 import subprocess

@@ -25,11 +25,11 @@ LIMIT = 120  # seconds, on a busy machine
 
 
 class Ahead:
-    """In place of a framework: reads up to `depth` batches ahead, and notes what it reads."""
+    """Stands for a framework: reads up to `depth` batches ahead, and records what it reads."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.ahead: list[Key] = []  # what was read ahead, in order
+        self.ahead: list[Key] = []  # the batches that were read ahead, in order
         self.seeds: list[int] = []
 
     def seed(self, seed: int) -> None:
@@ -124,7 +124,7 @@ def test_what_nobody_needs_any_more_may_be_unreadable() -> None:
 
 
 class Counting:
-    """A stream of its own positions, up to an end."""
+    """A stream with its own positions, up to an end."""
 
     def __init__(self, end: int = 1000) -> None:
         self.position, self.end, self.seeks = 0, end, 0
@@ -218,7 +218,7 @@ def test_streams(members: Any, workers: int) -> None:
 
 
 class Program:
-    """A member alone, in programs/reading.py, which tells of itself line by line."""
+    """A member alone, in programs/reading.py, which prints its progress."""
 
     def __init__(self, folder: Path, what: str, loader_workers: int, thread: str = "") -> None:
         self.process = popen(

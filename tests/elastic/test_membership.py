@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans that follow each other closely, on a member."""
+"""Plans that follow each other quickly, on a member."""
 
 import socket
 from collections.abc import Iterator

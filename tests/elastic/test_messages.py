@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What arrives is checked; nothing is unpickled."""
+"""Received data is checked, and never unpickled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Pair = tuple[WorkerChannel, WorkerChannel, socket.socket]
 
 
 class Text(str):
-    """As PyTorch's version is one."""
+    """A subclass of str, like PyTorch's version."""
 
 
 def test_messages_and_data(pair: Pair) -> None:
@@ -134,7 +134,7 @@ VALUES = {
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """A frame: mostly a message that is nearly right, or data."""
+    """Return a frame: mostly a message that is nearly right, or data."""
     kind: type[Message] = draw(st.sampled_from(get_args(FromWorker)))
     fields = {
         each.name: draw(VALUES.get(each.type, st.lists(st.integers(0, 9), max_size=3)) | JSON)
@@ -147,14 +147,14 @@ def messages(draw: st.DrawFn) -> bytes:
 
 @given(stream=st.lists(messages(), max_size=8).map(b"".join), state=st.booleans())
 def test_any_bytes(stream: bytes, state: bool) -> None:
-    """What comes is a message, or ends the reading with one of two errors; nothing is kept but an
-    incomplete frame."""
+    """Received data is a message, or ends the reading with one of two errors. Only an incomplete
+    frame is kept."""
     near, far = socket.socketpair()
     with near, far:
         channel = Channel(near, FROM_WORKER)
         far.sendall(stream)
         far.close()
-        with pytest.raises((ValueError, EOFError)):  # the stream ends at the latest
+        with pytest.raises((ValueError, EOFError)):  # at the latest, the stream ends
             while True:
                 if state:
                     receive_state(channel)
@@ -179,7 +179,7 @@ def test_a_plan_that_ends_with_the_job(pair: Pair) -> None:
 
 
 class Worker:
-    """One that has a state, or hangs."""
+    """A worker that has a state, or hangs."""
 
     def __init__(self, hangs: bool) -> None:
         self.hangs, self.state = hangs, "running" if hangs else "done"
@@ -188,7 +188,7 @@ class Worker:
 
 
 class Workers:
-    """In the place of a coordinator, whose workers hang as a program cannot be made to."""
+    """Stands for a coordinator whose workers hang, as a real program cannot be made to."""
 
     def __init__(self, *hang: bool) -> None:
         self.workers = [Worker(each) for each in hang]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in S3: with a real server, moto's, as a process of its own."""
+"""Checkpoints in S3, with the real server moto in a separate process."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class Server:
             command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         while not (found := re.search(r"Running on (http://\S+:\d+)", self._log.read_text())):
-            with pytest.raises(subprocess.TimeoutExpired):  # it lives
+            with pytest.raises(subprocess.TimeoutExpired):  # it is alive
                 self._process.wait(0.05)
         self.environment = {
             "AWS_ENDPOINT_URL": found[1],
@@ -158,16 +158,16 @@ def test_folders_need_no_other_packages(tmp_path: Path, monkeypatch: pytest.Monk
 def test_checkpoint_without_safetensors_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job could write its checkpoints without it, and not resume from them."""
+    """Otherwise a job could write its checkpoints, but could not resume from them."""
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(ImportError, match=r"needs safetensors: pip install 'libddl\[elastic\]'"):
         storage_at(str(tmp_path))
 
 
 class Overloaded(BaseHTTPRequestHandler):
-    """A store that takes only every second object."""
+    """A store that accepts only every second object."""
 
-    protocol_version = "HTTP/1.1"  # which has "100 Continue"
+    protocol_version = "HTTP/1.1"  # it sends "100 Continue"
     server: "OverloadedServer"
 
     def do_PUT(self) -> None:
@@ -199,7 +199,7 @@ def overloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[OverloadedServer]:
 def test_retries_draw_no_random_number_of_the_program(
     overloaded: OverloadedServer, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """They wait for a random time. Samples are random, too, and must not depend on the store."""
+    """Retries wait for a random time. Samples are random, too, and must not depend on the store."""
     monkeypatch.setenv("AWS_RETRY_MODE", mode)
     state = random.getstate()
     ObjectStorage(f"s3://{BUCKET}/retries").write("a", b"data")

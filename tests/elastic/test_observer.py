@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A newcomer that observes, where the others wait for it, or lose it or another one."""
+"""A joining worker observes, while the others wait for it, lose it, or lose another worker."""
 
 import contextlib
 import threading
@@ -21,11 +21,11 @@ from ddl_elastic.worker.observer import Observer, Results
 
 pytestmark = pytest.mark.pure
 
-LIMIT = 60  # seconds for what must not hang
+LIMIT = 60  # time limit in seconds for threads that must not hang
 
 
 class Framework:
-    """Of one small sum."""
+    """The framework of one small sum."""
 
     def result(self) -> list[np.ndarray]:
         return [np.zeros(4)]
@@ -45,7 +45,7 @@ def make_groups(endpoints: list[Endpoint], limit: float = 0.0) -> list[RankGroup
 
 
 def evaluate(group: RankGroup) -> int:
-    """A step that is no training step. The size of the group in the end."""
+    """A step that is not a training step. Return the size of the group afterwards."""
     step = Step(group, 0, PlainArrays([np.zeros(1)], "sum"))
     for worker in step.shares():
         step.add(worker, [np.zeros(1)])
@@ -82,7 +82,7 @@ def test_a_member_dies_while_the_others_wait_for_the_observer() -> None:
 
     threading.Thread(target=receive, args=(groups[2],), daemon=True).start()
     threading.Timer(0.3, waits.set).start()
-    # The observer cannot get the state any more, so it does not go on.
+    # The observer can no longer get the state, so it ends.
     assert 1 in beside(lambda: evaluate(groups[0]), leave)
 
 
@@ -101,7 +101,7 @@ def test_the_program_of_an_observer_fails_while_its_thread_is_in_a_sum() -> None
 
     def end() -> None:
         time.sleep(0.3)
-        endpoints[2]._close()  # as at the exit of its process
+        endpoints[2]._close()  # as when its process exits
 
     threading.Thread(target=observer, daemon=True).start()
     found = beside(lambda: member(0), lambda: member(1), end)
@@ -125,7 +125,7 @@ def test_a_state_that_takes_longer_than_the_watchdog_waits() -> None:
     comm = groups[2].comm
     time.sleep(2)
     assert not comm.error
-    hurry.set()  # nothing is on its way any more
+    hurry.set()  # no message is on its way any more
     until = time.monotonic() + LIMIT
     while not comm.error and time.monotonic() < until:
         time.sleep(0.05)

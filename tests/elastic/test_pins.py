@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bits of a share in JAX and TensorFlow depend on nothing but what elastic training fixes."""
+"""The bits of a share in JAX and TensorFlow depend only on settings that elastic training fixes."""
 
 import json
 import sys

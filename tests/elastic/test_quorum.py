@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which side of a divided group the coordinator lets go on."""
+"""The side of a divided group that the coordinator lets continue."""
 
 from collections.abc import Collection, Mapping
 
@@ -19,7 +19,7 @@ LATE = SILENCE + MORE
 
 
 class Job:
-    """Four workers, whose ends are known as `ends` tells by member; all ended at 0 s."""
+    """Four workers. `ends` says by member how their ends are known; all ended at 0 s."""
 
     def __init__(self, ends: Mapping[int, str], dead: Collection[int] = ()) -> None:
         slot = Slot(0, "a", "", 1, "used")
@@ -68,7 +68,7 @@ def test_a_host_that_does_not_answer_proves_nothing(end: str) -> None:
 
 
 def test_half_of_those_who_may_be_alive() -> None:
-    """The one with the lowest of them goes on."""
+    """The half with the lowest of them continues."""
     for member, why in ((1, ""), (2, "rank 1 on a may be alive, and continue")):
         job = Job({0: "told", 3: "told"})
         assert job.ask(member, [0, 3, 3 - member], LATE) == why
@@ -79,7 +79,7 @@ def test_one_without_whom_others_go_on(member: int) -> None:
     job = Job({0: "closed", 1: "closed"}, dead=[1])
     assert job.ask(2, [0], LATE) == ""
     for worker in job.workers:
-        worker.evidence = ""  # their agents are back
+        worker.evidence = ""  # their agents have reconnected
     assert job.ask(member, [2, 3], LATE) == "other workers continue without it"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A killed worker's place is filled by a new one; but not for ever if each one dies."""
+"""A killed worker is replaced by a new one, but not for ever if each one dies."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ def test_killed_workers_are_replaced(jobs: Any) -> None:
 
 @pytest.mark.slow
 def test_a_new_worker_that_has_no_state_yet(jobs: Any) -> None:
-    """The report tells so, until it trains as the others do. The last one that has the state is
-    killed only then."""
+    """The report shows the replacement until it trains like the others. Only then is the last
+    worker that has the state killed."""
     case = {"workers": 2, "kill": [[5, 0], [5, 1]], "replace": True, "others": 1}
     held = {"die": "receiving", "how": "pause", "go": "observing", "changes": 0}
     _, report = jobs.train({**case, **held})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of JAX, Keras and TensorFlow that grow and shrink: the state of one undisturbed worker."""
+"""Jobs of JAX, Keras and TensorFlow grow and shrink, with the state of one undisturbed worker."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from conftest import popen
 PROGRAMS = Path(__file__).parent / "programs"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
 LIMIT = 240  # seconds, on a busy machine
-MANY = 300  # steps: more than pass before two changes of the workers
+MANY = 300  # more steps than pass between two changes of the workers
 CASES = {
     "jax": ("train_jax.py", {"steps": MANY}),
     "tensorflow": ("train_tensorflow.py", {"steps": MANY}),
@@ -61,7 +61,7 @@ def test_a_worker_joins_and_leaves(run_here: Any, tmp_path: Path, framework: str
 
     with run(tmp_path, "2:3", program, case) as job:
         end = time.monotonic() + LIMIT
-        while scale(3):  # until the job is there
+        while scale(3):  # until the job exists
             assert job.poll() is None and time.monotonic() < end
         await_line("has joined")
         assert scale(2) == 0

@@ -20,14 +20,14 @@ VICTIMS = {
     "two": [1, NEW],
     "all but one": [0, 1, NEW],
 }
-# By phase: where a newcomer is struck, and where the others are.
+# For each phase: the place where the joining worker is struck, and the places of the others.
 PHASES = {
     "boot": ("warm-up", "voting"),
     "switch": ("hello, by a newcomer", "switch"),
     "observe": ("observing", "telling"),
     "checkpoint": ("writing", "writing"),
 }
-TRIES = 3  # until all victims have come to the phase
+TRIES = 3  # until all victims have reached the phase
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +38,11 @@ def undisturbed() -> dict[int, str]:
 def strike(jobs: Any, folder: Path, phase: str, who: list[int], how: str) -> dict[str, Any]:
     by_newcomer, by_others = PHASES[phase]
     case = {"workers": "1:4", "start": OLD, "replace": True, "passes": 40, "how": how}
-    if (phase, how) == ("boot", "stop") and NEW in who:  # which only the watchdog finds
+    if (phase, how) == ("boot", "stop") and NEW in who:  # only the watchdog finds these
         case.update(watchdog=0.5, slow={str(member): 0.03 for member in range(8)})
     for attempt in range(TRIES):
         names = [f"{by_newcomer if m == NEW else by_others}, member {m}" for m in who]
-        if phase == "boot":  # the others are struck once the newcomer is there
+        if phase == "boot":  # the others are struck once the joining worker is there
             later = {f"die in {name}": how for name in names if by_others in name}
             (folder / f"at {by_newcomer}").write_text(json.dumps(later))
             names = [name for name in names if by_newcomer in name]
@@ -59,7 +59,7 @@ def strike(jobs: Any, folder: Path, phase: str, who: list[int], how: str) -> dic
 
 def cases() -> list[tuple[str, str, str]]:
     found = [(p, v, how) for p in PHASES for v in VICTIMS for how in ("kill", "segv", "stop")]
-    # Of stopped ones nobody knows whether they live, so a majority has to be left.
+    # Nobody knows whether a stopped member lives, so a majority must remain.
     return [each for each in found if each[1:] != ("all but one", "stop")]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs whose processes have all died go on from their newest checkpoint, with the same bits."""
+"""Jobs whose processes have all died resume from their newest checkpoint, with the same bits."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def test_deaths_beside_checkpoints(run_program: Any, tmp_path: Path, alone: dict
 @pytest.mark.slow
 @pytest.mark.parametrize(("writer", "member"), [("writing, member 1", 1), ("the manifest", 0)])
 def test_slow_storage(jobs: Any, tmp_path: Path, writer: str, member: int) -> None:
-    """A rank that writes the last checkpoint does not seem to hang, however long it takes."""
+    """A rank that writes the last checkpoint does not count as hanging, however long it takes."""
     saved = {"checkpoint": "saved", "every": 1000, "die": writer, "how": "late"}
     _, report = jobs.train({**saved, "workers": 2, "watchdog": 1.0, "passes": 1})
     assert "abandoned" not in jobs.shown, jobs.shown

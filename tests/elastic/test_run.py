@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl elastic run`: programs with a loop of their own, whose workers die, hang and fail."""
+"""`ddl elastic run`: programs with their own loops, whose workers die, hang and fail."""
 
 import json
 import re
@@ -49,7 +49,8 @@ def test_a_killed_worker(run: Any, alone: str) -> None:
         r"rank 0 on \S+ \(pid \d+\) died \(SIGKILL\); \d of 12 shares recomputed; step", done.err
     )
     assert report["samples_per_second"] > 0 and report["seconds_per_step"] > 0
-    # The two survivors tell of all their shares: all but what rank 0 computed in its five steps.
+    # The two survivors report all their shares: all except those that rank 0 computed in its five
+    # steps.
     assert sum(report["workers"][rank]["shares"] for rank in "12") == 32 * 12 - 5 * 4
 
 
@@ -83,7 +84,7 @@ def test_a_timeline(run: Any, tmp_path: Path) -> None:
 
 
 def test_workers_that_read_other_checkpoints(run: Any) -> None:
-    """Else they would train from different states."""
+    """Otherwise they would train from different states."""
     done, _ = run("-n", 1, PROGRAM, "--checkpoint", "saved")
     assert done.code == 0, done.err
     done, report = run("-n", 2, PROGRAM, "--checkpoint", "saved", "--passes", 10, "--blind", 1)

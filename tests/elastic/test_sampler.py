@@ -64,7 +64,8 @@ def test_passes_and_seeds_differ() -> None:
 
 @pytest.mark.parametrize("samples", [5, 24, 97])
 def test_every_sample_is_equally_likely_everywhere(samples: int) -> None:
-    """Pearson's test of how often each sample is at each position, at 6 standard deviations."""
+    """Pearson's test of how often each sample is at each position, with a limit of 6 standard
+    deviations."""
     passes = 2000
     counts = np.zeros((samples, samples))
     for number in range(passes):
@@ -90,8 +91,8 @@ def test_a_large_data_set() -> None:
 
 
 def test_values_are_the_same_everywhere() -> None:
-    """On all machines and in all versions: a checkpoint of the step must lead to the same samples.
-    Computed on x86-64 with NumPy 2."""
+    """A checkpoint must lead to the same samples on all machines and in all versions. These were
+    computed on x86-64 with NumPy 2."""
     shares = [Sampler(1797, 256, 16, 7).share(t, v).indices for t in range(20) for v in range(16)]
     found = hashlib.sha256(np.concatenate(shares).astype("<i8").tobytes()).hexdigest()
     assert found[:16] == "c22e0e2b47ee6755"

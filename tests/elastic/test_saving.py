@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of several ranks become a checkpoint, or nothing; and there are always later ones.
+"""The parts of several ranks form a checkpoint, or nothing; and later checkpoints always follow.
 
 The ranks are Savers of one process here, whose votes are made by `min`; tests of real jobs with
 checkpoints are in test_resume.py.
@@ -45,8 +45,8 @@ class Job:
         self.steps = 0
 
     def step(self, behind: Saver | None = None, waits: float = 1.0) -> None:
-        """A vote, and a boundary. `behind` lacks the vote's end. Threads have ended by the vote
-        with the probability `waits`."""
+        """Run a vote and a step's end. `behind` has not seen the vote's end. Threads have ended by
+        the vote with the probability `waits`."""
         for saver in self.savers:
             if random.random() < waits:
                 saver.wait()
@@ -102,7 +102,7 @@ def test_steps_while_the_manifest_is_written(tmp_path: Path) -> None:
     assert begun.wait(60)
     vote = threading.Thread(target=lambda: job.step(waits=0))
     vote.start()
-    vote.join(0.2)  # it waited for the manifest, and then looked for its parts again
+    vote.join(0.2)  # it waited for the manifest, and then searched for its parts again
     goes_on.set()
     vote.join()
     job.settle()
@@ -124,8 +124,8 @@ def test_what_has_not_changed_is_written_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_deaths_and_slow_disks(tmp_path: Path, seed: int) -> None:
-    """Ranks die at random, one is behind at times, and threads take their time. What is loaded is
-    whole, and checkpoints go on afterwards."""
+    """Ranks die at random, one is behind at times, and threads are slow. Loaded checkpoints are
+    whole, and later ones are written."""
     random.seed(seed)
     job = Job(tmp_path, 4)
     for _ in range(30):
@@ -162,8 +162,8 @@ class Gate:
 def test_the_next_one_begins_when_all_have_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_behind: bool
 ) -> None:
-    """One rank of three takes as long as two checkpoints would. Another may be behind where the
-    first one begins, so its part is missing there."""
+    """One rank of three takes as long as two checkpoints would. Another rank may be behind when the
+    first checkpoint begins, so its part is missing there."""
     gate, job = Gate(monkeypatch), Job(tmp_path, 3)
     while job.steps < 3 * EVERY - 1:
         begins = job.steps + 1 == EVERY
@@ -172,7 +172,7 @@ def test_the_next_one_begins_when_all_have_finished(
     assert begun == ([EVERY, 0, EVERY] if is_behind else [EVERY] * 3)
     gate.open()
     job.settle()
-    job.step(waits=0)  # tells that all have their parts
+    job.step(waits=0)  # reports that all have their parts
     job.step()  # the manifest is written, or a part is missing
     assert job.newest() == (0 if is_behind else EVERY)
     for _ in range(2 * EVERY):
@@ -321,7 +321,7 @@ def test_another_job_s_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 class FailingFolder(Folder):
-    """Reading these names fails, as when a server does not answer."""
+    """Reading these names fails, as if a server did not answer."""
 
     def __init__(self, path: Path, *names: str) -> None:
         super().__init__(path)
@@ -418,11 +418,12 @@ def test_what_killed_writers_leave_is_removed(tmp_path: Path) -> None:
 def test_a_rank_that_is_behind_does_not_wait_for_its_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others would take it for one that hangs. They begin no checkpoint until it has ended."""
+    """Otherwise the others would take the rank for one that hangs. They begin no checkpoint until
+    it has ended."""
     gate, job = Gate(monkeypatch), Job(tmp_path, 3)
     while job.steps < EVERY:
         job.step(waits=0)
-    slow = next(saver for saver in job.savers if not saver.wait(1))  # the gate holds one
+    slow = next(saver for saver in job.savers if not saver.wait(1))  # one thread waits at the gate
     job.step(slow, waits=0)
     while job.steps < 3 * EVERY:
         job.step(waits=0)

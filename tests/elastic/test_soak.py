@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few seconds of soak.py and soak_changes.py, which have a target: `make soak-elastic`."""
+"""soak.py and soak_changes.py for a few seconds each; `make soak-elastic` runs them longer."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the staff tells of workers that are refused, not replaced, or without a share."""
+"""The staff's reports of workers that get an error, are not replaced, or have no share."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -36,7 +36,7 @@ def make_worker(member: int) -> Worker:
 
 
 class Job:
-    """A job of two workers, the first of which trains, as its staff sees it."""
+    """A job of two workers, as its staff sees it. The first worker trains."""
 
     def __init__(self, **size: Any) -> None:
         self.sent: list[tuple[int, type[Message]]] = []
@@ -174,7 +174,7 @@ def test_a_newcomer_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_newcomer_that_the_others_have_lost() -> None:
-    """Only that one of the plan is ended."""
+    """Only the planned worker is ended."""
     job = Job(most=3)
     job.workers[1].state = "admitted"
     job.registry.handle_message(job.workers[0], PlanCancelled(1, [0, 1]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step's pure parts: partial sums in the tree's order, and what follows from a death."""
+"""The step's pure parts: partial sums in the tree's order, and the consequences of a death."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +83,7 @@ def test_a_share_counts_once() -> None:
 
 @given(workers=st.integers(1, 20), counts=st.lists(st.integers(0, 3), min_size=20), data=st.data())
 def test_shares_that_come_in_pieces(workers: int, counts: list[int], data: st.DataObject) -> None:
-    """The sums of their first arrays are there before the others. All shares are freed, once."""
+    """The sums of their first arrays are complete before the others. All shares are freed, once."""
     freed: list[list[np.ndarray]] = []
     partial = PartialSums(workers, freed.append)
     shares = [[np.full(2, 10.0 * v + k) for k in range(4)] for v in range(workers)]
@@ -219,7 +219,8 @@ def run_ranks(run: Callable[[RankGroup], Any]) -> list[Any]:
 
 
 def test_first_share_of_joined_rank_is_computed_twice() -> None:
-    """Only in a training step, and only once. The rank is named if the two computations differ."""
+    """Only in a training step, and only once. The error names the rank if its two computations
+    differ."""
 
     def run(group: RankGroup) -> tuple[list[list[int]], list[str]]:
         group.joined, texts, computed = frozenset({6}), list[str](), list[list[int]]()

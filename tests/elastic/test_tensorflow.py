@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with TensorFlow: the same bits for any number of workers, whoever dies."""
+"""Elastic training with TensorFlow: the same bits for any number of workers, whichever worker
+dies."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's adapter: what a share returns, what is applied, what is refused."""
+"""PyTorch's adapter: the results of a share, their application, and errors."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def adapter_of(model: nn.Module, **options: Any) -> elastic.TorchAdapter:
 
 
 class Odd(nn.Module):
-    """Parameters of two types, one of them frozen and one unused, and odd buffers."""
+    """Parameters of two types, one of them frozen and one unused, and unusual buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_the_next_share_starts_from_the_same_state_and_the_result_is_applied() -
 
 
 def test_an_average_over_three_shares_keeps_constant_buffers() -> None:
-    """The sum x + x + x divided by 3 need not be x, so that changes are averaged, not values."""
+    """The sum x + x + x divided by 3 may differ from x, so changes are averaged, not values."""
     adapter = adapter_of(Odd())
     shares = [compute(adapter, torch.ones(4, 3)) for _ in range(3)]
     result = [(a + b + c) / a.dtype.type(3) for a, b, c in zip(*shares, strict=True)]
@@ -94,7 +94,7 @@ def test_an_average_over_three_shares_keeps_constant_buffers() -> None:
 
 
 class Limits(nn.Linear):
-    """Buffers that are infinite, become so, or are no numbers; and one that is left out."""
+    """Buffers that are infinite, become infinite, or are NaN; and one that is left out."""
 
     def __init__(self) -> None:
         super().__init__(3, 2)
@@ -116,12 +116,12 @@ def test_buffers_that_are_infinite() -> None:
 
 
 def average(shares: list[list[np.ndarray]]) -> list[np.ndarray]:
-    """As the ordered sum has it, but for the order."""
+    """Return the averages of the shares' arrays, in any order of additions."""
     return [np.stack(each).mean(0).astype(each[0].dtype) for each in zip(*shares, strict=True)]
 
 
 def test_weights_make_a_mean_of_all_shares() -> None:
-    """The mean over what is counted in the batch, not of the shares' means."""
+    """The result is the mean over the counted elements, not the mean of the shares' means."""
     torch.manual_seed(0)
     x, counted = torch.randn(8, 3), torch.tensor([1, 1, 1, 1, 1, 0, 0, 0.0])
     adapter, shares = adapter_of(nn.Linear(3, 1)), []
@@ -199,7 +199,7 @@ def test_another_model_may_be_made_meanwhile() -> None:
     adapter = adapter_of(Odd())
     result = adapter.result()
     nn.Linear(3, 3)
-    adapter.model.calls = adapter.model.calls  # as `self.calls += 1` does
+    adapter.model.calls = adapter.model.calls  # like `self.calls += 1`
     assert adapter.result() is result
 
 
@@ -233,7 +233,7 @@ def test_the_model_changes_between_two_steps(change: str) -> None:
 
 
 class Wrapped:
-    """A program's own object, which has a schedule."""
+    """An object of the program, which has a schedule."""
 
     def __init__(self, schedule: Any) -> None:
         self.schedules = [schedule]

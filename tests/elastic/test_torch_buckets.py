@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets of gradients: which there are, and when they are complete."""
+"""Buckets of gradients, and the times at which they are complete."""
 
 from itertools import pairwise
 from typing import Any
@@ -34,7 +34,7 @@ def gradients_of(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
 
 
 class Calls:
-    """Of `ready`: how many arrays are complete, and what they hold then."""
+    """Calls of `ready`: how many arrays are complete, and their contents at that time."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
@@ -50,7 +50,7 @@ def test_the_last_parameters_come_first() -> None:
     share = adapter.backward(adapter.model(torch.ones(5, 2)).sum(), calls)
     numbers = 2 + 6
     assert [array.size for array in share] == [1 + 4 + 4 + 12, 3 + 6 + numbers]
-    assert calls.counts == [1]  # the last array is complete when all is
+    assert calls.counts == [1]  # the last array is complete at the end
     assert all(each.grad is None for each in adapter.model.parameters())
     gradients = gradients_of(adapter.model, adapter.model(torch.ones(5, 2)).sum())
     expected = torch.cat([each.reshape(-1) for each in reversed(gradients)])
@@ -123,7 +123,7 @@ class Twice(nn.Module):
 
 
 def test_two_gradients_of_one_parameter() -> None:
-    """Each reentrant checkpoint is a backward pass of its own within the other."""
+    """Each reentrant checkpoint is a separate backward pass within the other."""
     x = torch.ones(5, 2, requires_grad=True)
     adapter = made(Twice(), 1)
     with pytest.raises(NotImplementedError, match=r"shape \(2,\) got two gradients in one"):

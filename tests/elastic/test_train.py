@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Job.train`: no loop, no service, no configuration; workers that are killed change nothing."""
+"""`Job.train` without a loop, service or configuration: killed workers change nothing."""
 
 import json
 import os
@@ -36,12 +36,12 @@ def test_the_result_is_the_same_whoever_dies(run_program: Any, tmp_path: Path) -
     assert [each["state"] for each in reports] == ["done", "done"]
     assert [each["steps"] for each in reports] == [188, 188]
     died = [each for each in disturbed["events"] if each["kind"] == "died"]
-    # The two may be told in one look at the engine.
+    # Both may be reported in one poll of the engine.
     ends = sorted((each["member"], each["cause"]) for each in died)
     assert ends == [(0, "SIGKILL"), (1, "SIGKILL")]
     recovered = [each for each in disturbed["events"] if each["kind"] == "recovered"]
     assert [each["died"] for each in recovered] == [[1], [0]]
-    # At most half of them each time, unless speeds differ: then shares move.
+    # At most half of the shares each time, unless speeds differ, in which case shares move.
     assert all(each["adopted"] < 12 for each in recovered)
     for member, event in zip((1, 0), recovered, strict=True):
         name = process(disturbed, member)
@@ -66,8 +66,8 @@ def test_one_hangs_before_the_first_step(jobs: Any, how: str) -> None:
 
 @pytest.mark.slow
 def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None:
-    """The others are told of each other without it. They wait for the last one, and do not see that
-    it has ended before it came."""
+    """The others get the list of addresses without it. They wait for the last one, and cannot see
+    that it ended before it connected."""
     deaths = [{"workers": 3, "die": where} for where in ("start", "connect, member 2")]
     (alone, *disturbed), _ = train(run_program, tmp_path, {"workers": 1}, *deaths)
     for each in disturbed:
@@ -152,7 +152,7 @@ def test_more_workers_than_shares() -> None:
 
 @pytest.mark.slow
 def test_threads_after_a_fork(run_here: Any) -> None:
-    """The caller has used PyTorch's pool of threads, which a fork leaves behind."""
+    """The caller has used PyTorch's pool of threads, which a fork does not copy."""
     program = f"""
 import json, runpy, sys, torch
 torch.set_num_threads(2)

@@ -25,8 +25,8 @@ ENVIRONMENT = {"KERAS_BACKEND": "jax"}
 WARNINGS = (
     "is not part of the job's state|has changed the number|is refused: it computes other bits"
 )
-# What a normal run does not warn of. The first is state only if the cache depends on more than the
-# index; the others keep the law in workers that `ddl elastic run` has started.
+# Cases of which a normal run does not warn. The first is state only if the cache depends on more
+# than the index. The others keep the law in workers that `ddl elastic run` has started.
 NOT_WARNED = {
     *("cache of augmented samples", "hash of a name", "order of a set", "subset of each epoch")
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More connections than select.select takes, and long messages."""
+"""More connections than select.select supports, and long messages."""
 
 import socket
 import zlib
@@ -32,7 +32,7 @@ def test_many_connections() -> None:
 
 
 def test_a_plan_of_many_is_compressed() -> None:
-    """Uncompressed it would be longer than a frame may be."""
+    """Without compression it would be longer than a frame may be."""
     addresses = [b"%01600x" % number for number in range(1000)]
     packed = pack(ConnectGroup([*range(1000)], addresses, 1))
     assert len(packed) < LARGEST < sum(map(len, addresses))

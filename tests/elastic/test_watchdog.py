@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who hangs, from what Comm.report tells."""
+"""The watchdog finds hanging ranks in the output of Comm.report."""
 
 from types import SimpleNamespace
 from typing import Any

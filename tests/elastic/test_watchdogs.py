@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a newcomer may take."""
+"""Time limits of joining workers."""
 
 import pytest
 
@@ -72,10 +72,10 @@ def waited(watchdog: StartupWatchdog, begin: int, end: int, ready: dict[int, flo
 
 def test_a_founder_that_does_not_come() -> None:
     watchdog, limit = StartupWatchdog(), int(FOUNDING)
-    assert waited(watchdog, 1, 500, {}) == 0  # nobody is there yet
+    assert waited(watchdog, 1, 500, {}) == 0  # no other worker exists yet
     assert waited(watchdog, 500, 500 + limit, {0: 490.0}) == 0
     ready = {0: 490.0, 1: 500.0}
-    assert waited(watchdog, 600, 600 + limit, ready) == 0  # another one has come
+    assert waited(watchdog, 600, 600 + limit, ready) == 0  # another worker exists
     # They have taken 110 s.
     assert waited(watchdog, 600 + limit, 600 + 5 * 110, ready) == 0
     assert waited(watchdog, 600 + 5 * 110, 602 + 5 * 110, ready) > 550

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent remembers of a worker, and what another coordinator makes of it."""
+"""An agent's record of a worker, from which another coordinator continues."""
 
 from dataclasses import replace
 
@@ -81,7 +81,7 @@ def test_who_needs_a_coordinator() -> None:
     assert not memory.is_waiting and memory.has_trained
     memory.told(BEGUN, heard=True)  # the next call of Loop.steps
     assert memory.state == "running"
-    memory.told(READY, heard=True)  # it trains once more
+    memory.told(READY, heard=True)  # it trains in another call
     assert memory.is_waiting
 
 

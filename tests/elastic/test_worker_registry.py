@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job's coordinator makes of late messages."""
+"""A coordinator's handling of late messages."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.pure
 
 def make_registry(workers: list[Worker]) -> WorkerRegistry:
     def ignore(*_: Any, **__: Any) -> None:
-        """Nobody is there."""
+        """No other worker exists."""
 
     return WorkerRegistry(
         workers,
@@ -32,8 +32,8 @@ def switched(plan: int, members: list[int]) -> GroupSwitched:
 
 
 def test_a_late_member_tells_of_one_that_has_left() -> None:
-    """Two members have told that worker 2 has joined, and that it has left; its process has ended.
-    What a third one tells of the older group changes nothing."""
+    """Two members have reported that worker 2 joined, and that it left; its process has ended. A
+    third member's late report about the older group changes nothing."""
     workers = [Worker(n, Handle(Slot(n, "a", "free", 1), n, None), iter(())) for n in range(3)]
     for worker in workers[:2]:
         worker.joined, worker.state = True, "running"

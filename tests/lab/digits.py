@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The digits example on four hosts, through every kind of launcher: the same weights at the end.
+"""The digits example on four hosts, through every kind of launcher, ends with the same weights.
 
 Not among the ordinary tests, for the time that PyTorch takes to start sixteen times and more: `make
 test-digits`.
@@ -29,7 +29,7 @@ HOSTS = "h1,h2,h3,h4"
 LIMIT = 300.0
 THREADS = {"OMP_NUM_THREADS": "1"}  # PyTorch's own sums depend on it
 
-weights: dict[str, str] = {}  # at the end, of each way
+weights: dict[str, str] = {}  # the result of each way
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several hosts on one machine: network namespaces on one switch, links shaped with tc tbf.
+"""Several hosts on one machine: network namespaces on one switch, links shaped with tc tbf. Root
+only.
 
 Root only. A host is a network namespace, and as abstract unix sockets end at its border, ranks in
 two of them cannot share memory. The switch is a bridge in a namespace of its own, so nothing of
@@ -17,7 +18,7 @@ from types import FrameType, TracebackType
 
 
 def sh(command: str) -> None:
-    """Run a command and raise, with what it said, when it fails."""
+    """Run a command. If it fails, raise an error with its output."""
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=30)
     if done.returncode:
         raise RuntimeError(f"{command}: {done.stderr.strip() or done.returncode}")
@@ -89,11 +90,11 @@ class Lab:
             subprocess.run(["ip", "netns", "del", self.prefix + name], capture_output=True)
 
     def address(self, host: int, nic: int = 0) -> str:
-        """The address of a host, at its n-th interface."""
+        """Return the address of a host's n-th interface."""
         return f"10.{77 + nic}.0.{host + 1}"
 
     def unplug(self, host: int, nic: int) -> None:
-        """Let nothing through the host's n-th interface any more, without a word to either side."""
+        """Drop all packets at the host's n-th interface, without an error on either side."""
         sh(f"ip -n {self.prefix}sw link set p{host}n{nic} nomaster")
 
     def start(
@@ -111,11 +112,11 @@ class Lab:
         return process
 
     def sent(self, host: int) -> int:
-        """Bytes that a host has put on its links so far."""
+        """Return the bytes that a host has sent on its links so far."""
         paths = " ".join(
             f"/sys/class/net/eth{nic}/statistics/tx_bytes" for nic in range(len(self.rates))
         )
-        # sysfs shows the namespace of the process that mounted it, hence a mount of our own.
+        # sysfs shows the namespace of the process that mounted it, hence a separate mount.
         shell = f"mount -t sysfs sysfs /sys && cat {paths}"
         inside = ["nsenter", f"--net=/run/netns/{self.prefix}{host}", "unshare", "--mount"]
         done = subprocess.run(
@@ -124,7 +125,8 @@ class Lab:
         return sum(int(line) for line in done.stdout.split())
 
     def finish(self, processes: Sequence[subprocess.Popen[str]], seconds: float) -> list[str]:
-        """What the processes wrote; raises when one failed or has not ended in time."""
+        """Return the output of the processes. Raises an error if one failed or has not ended in
+        time."""
         deadline = time.monotonic() + seconds
         outputs = []
         for rank, process in enumerate(processes):

@@ -31,7 +31,7 @@ _LIMIT = 30.0  # seconds to start
 
 
 def why_not() -> str:
-    """Why there can be no Slurm here; "" when there can."""
+    """Return the reason why Slurm cannot run here; "" if it can."""
     lacking = {package for program, package in _PROGRAMS.items() if not _find(program)}
     return missing() or (f"no Slurm (Debian: {' '.join(sorted(lacking))})" if lacking else "")
 
@@ -46,7 +46,7 @@ class Slurm:
         self.lab = lab
         self.nodes = [host.name for host in lab.hosts]
         self.folder = Path(tempfile.mkdtemp(prefix="ddl-slurm-"))
-        self.folder.chmod(0o755)  # munge refuses a socket that not all can reach
+        self.folder.chmod(0o755)  # munge rejects a socket that not all users can reach
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._cpus, self._requeued = cpus, requeued
 
@@ -82,11 +82,11 @@ class Slurm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What Slurm's commands need on the hosts."""
+        """Return the variables that Slurm's commands need on the hosts."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def clean(self) -> dict[str, str]:
-        """Return this process's environment without what belongs to another job, and
+        """Return this process's environment without another job's variables, and with
         `environment`."""
         base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "DDL_"))}
         return {**base, **self.environment}
@@ -100,7 +100,7 @@ class Slurm:
         timeout: float = 60,
         host: str = "h1",
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a node to its end; its output as text."""
+        """Run a command on a node to its end; return its output as text."""
         process = subprocess.Popen(
             self.lab.at(host, *command),
             env={**self.clean(), **(env or {})},
@@ -119,8 +119,9 @@ class Slurm:
         return subprocess.CompletedProcess(list(map(str, command)), process.returncode, out, err)
 
     def lose(self, node: str) -> None:
-        """Kill all processes on a node, slurmd and its jobs' among them. Slurm is told, as it would
-        find out after SlurmdTimeout, and requeues the jobs that may be."""
+        """Kill all processes on a node, including slurmd and its jobs. Tell Slurm of the loss,
+        which it would otherwise detect after SlurmdTimeout. It requeues the jobs that may be
+        requeued."""
         self.lab.run(node, ["sh", "-c", "kill -9 -1"], timeout=_LIMIT)
         self._update(node, "state=down", "reason=lost")
 
@@ -187,8 +188,9 @@ class Slurm:
         (folder / "mpi.conf").write_text("PMIxCliTmpDirBase=/dev/shm\n")
 
     def _complete_pmix(self) -> None:
-        """Debian's plugin opens libpmix.so, which only the package for compiling has; so the nodes
-        see a copy of the library's folder with that link. Nothing where it is not installed."""
+        """Debian's plugin opens libpmix.so, which only the development package contains. So the
+        nodes see a copy of the library's folder with this link. Nothing happens if the library is
+        not installed."""
         self.has_pmix = False
         for library in Path("/usr/lib").glob("*/pmix2/lib/libpmix.so.2"):
             folder, copy = library.parent, self.folder / "pmix"

@@ -43,8 +43,8 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Job:
-    """Its coordinator on h1; two slots on each of two hosts, the first of which has ranks 0 and
-    1. All workers wait in step 5."""
+    """A job with its coordinator on h1, and two slots on each of two hosts, of which the first has
+    ranks 0 and 1. All workers wait in step 5."""
 
     def __init__(self, lab: Lab, folder: Path, first: str, second: str) -> None:
         self._lab, self._folder = lab, folder
@@ -72,7 +72,8 @@ class Job:
         return process
 
     def _connections(self) -> int:
-        """To the coordinator: of an agent one, and one of each of its slots."""
+        """Return the connections to the coordinator: one for each agent, and one for each of its
+        slots."""
         table = self._lab.run("h1", ["cat", "/proc/net/tcp"], timeout=LIMIT).stdout
         return len(re.findall(rf"^\s*\d+: \w+:{PORT:04X} \w+:\w+ 01 ", table, re.M))
 
@@ -86,7 +87,7 @@ class Job:
         (self._folder / "go").touch()
 
     def wait(self) -> list[int]:
-        """For all that are left: the exit codes of the coordinator and the agents."""
+        """Return the exit codes of the remaining processes: the coordinator and the agents."""
         return [process.wait(LIMIT) for process in self._processes]
 
     def close(self) -> None:
@@ -134,7 +135,7 @@ def test_the_host_of_the_lower_half_is_killed(
 def test_the_network_is_cut_between_two_halves(
     lab: Lab, alone: str, start: Callable[[str, str], Job], first: str, second: str
 ) -> None:
-    """Those with the lowest rank go on, wherever the coordinator is; the others end."""
+    """The half with the lowest rank continues, wherever the coordinator is; the other half ends."""
     job = start(first, second)
     lab.connect("h2", False)
     wait_until(lambda: "coordinator is lost" in job.error("h2"))  # else what is written is lost

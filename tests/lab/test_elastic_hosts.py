@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs on hosts: agents that mpirun or srun starts, and those that are a Slurm array's
-tasks, one of which is cancelled."""
+"""Elastic jobs on hosts: agents that mpirun or srun starts, and agents that are tasks of a Slurm
+array, one of which is cancelled."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def alone(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("launcher", [pytest.param("mpirun", marks=pytest.mark.slow), "srun"])
 def test_given_hosts(slurm: Slurm, alone: str, launcher: str, tmp_path: Path) -> None:
-    """A worker of the second host is killed."""
+    """A worker on the second host is killed."""
     where = ["salloc", "-N2"] if launcher == "srun" else []
     order = ["run", "--report", "report.json", "-H", "h1:1,h2:2", PROGRAM]
     strike = ["--strike", "kill", "--members", "2"]
@@ -71,7 +71,7 @@ def test_given_hosts(slurm: Slurm, alone: str, launcher: str, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_the_coordinator_of_given_hosts_is_killed(slurm: Slurm, alone: str, tmp_path: Path) -> None:
-    """Its agents and workers stay, and another one takes its place."""
+    """The coordinator's agents and workers stay, and another coordinator takes its place."""
     env = {
         **slurm.clean(),
         **dict.fromkeys(("XDG_RUNTIME_DIR", "XDG_STATE_HOME"), str(tmp_path)),

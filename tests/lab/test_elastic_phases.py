@@ -33,11 +33,11 @@ DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
 LIMIT = 240  # seconds, on a busy machine
 PASSES = ["--passes", "60"]  # 375 steps
 SAVED = ["--checkpoint", "saved", "--every", "10"]
-SLOW = "0.1"  # seconds of a share longer, until all is over
+SLOW = "0.1"  # additional seconds of a share, until the case is complete
 PORT = 29400
 PROGRESS = 10.0  # seconds until the others have committed a step, whatever happened
 FIRST, NEW = ["h2", "h3", "h4"], "h5"  # hosts of workers; the coordinator is on h1
-# By phase, where who is struck, see programs/moments.py.
+# For each phase, the place where a worker is struck, see programs/moments.py.
 PHASES = {
     "boot": {"newcomer": "warm-up"},
     "switch": {"newcomer": "hello, by a newcomer", "member": "switch"},
@@ -56,7 +56,7 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Job:
-    """Its coordinator on h1, and an agent of one slot on any other host."""
+    """A job with its coordinator on h1, and an agent with one slot on each other host."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self._lab, self._folder = lab, folder
@@ -69,7 +69,7 @@ class Job:
         wait_until(lambda: "waits for agents" in self.shown())
 
     def resume(self) -> None:
-        """The coordinator's host is there again."""
+        """Start another coordinator on the restored host."""
         self.run = self._start("h1", "resume", "job")
 
     def agent(self, host: str) -> None:
@@ -103,7 +103,7 @@ def lab() -> Iterator[Lab]:
 
 
 def begin(job: Job, folder: Path, moment: Path, how: str) -> None:
-    """Train, and let one more join. Who comes to the moment is struck."""
+    """Train, and let one more worker join. The worker that reaches the moment is struck."""
     for host in FIRST:
         job.agent(host)
     wait_until(lambda: len(steps.trainers(folder, 1)) == len(FIRST))
@@ -112,7 +112,7 @@ def begin(job: Job, folder: Path, moment: Path, how: str) -> None:
 
 
 def end(job: Job, folder: Path, alone: str) -> None:
-    """Once all train, with the state of one worker alone."""
+    """Wait until all train, and compare with the state of one worker alone."""
     since = steps.last(folder)
     wait_until(lambda: len(steps.trainers(folder, since)) == len(FIRST) + 1)
     (folder / "slow").unlink()
@@ -125,8 +125,8 @@ def end(job: Job, folder: Path, alone: str) -> None:
 def test_a_host_is_lost_in_each_phase(
     lab: Lab, tmp_path: Path, alone: str, phase: str, who: str, loss: str
 ) -> None:
-    """Either all of its processes are killed at once, which its kernel tells, or its network is cut
-    first, so that nobody hears of it, as when its power fails."""
+    """Either all processes of the host are killed at once, which its kernel reports, or its network
+    is cut first, so that no report arrives, as after a power failure."""
     (tmp_path / "slow").write_text(SLOW)
     moment = tmp_path / f"die in {PHASES[phase][who]}"
     job = Job(lab, tmp_path)
@@ -154,8 +154,9 @@ def test_a_host_is_lost_in_each_phase(
 def test_the_host_of_the_coordinator_is_lost_in_each_phase(
     lab: Lab, tmp_path: Path, alone: str, phase: str
 ) -> None:
-    """Without a word, as when its power fails, while a worker waits in the phase. The workers go on
-    then, and another coordinator finds them once the host is there again."""
+    """The coordinator's host is lost without a report, as after a power failure, while a worker
+    waits in the phase. The workers then continue, and another coordinator finds them once the host
+    is restored."""
     (tmp_path / "slow").write_text(SLOW)
     moment = tmp_path / f"die in {list(PHASES[phase].values())[-1 if phase == 'checkpoint' else 0]}"
     job = Job(lab, tmp_path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with an interface that shares a network by its number, but is not connected: that of a
-server's management controller, or of a virtual machine."""
+"""Hosts with an interface whose address is in a shared network, but which is not connected, such as
+that of a server's management controller or of a virtual machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_unconnected_interface_delays_one_creation_only(lab: Lab) -> None:
     with ThreadPoolExecutor(HOSTS) as pool:
         ranks = list(pool.map(run, range(HOSTS)))
     begun = max(times[0] for times, _ in ranks)
-    assert begun < 4, ranks  # with the start of Python on the slowest host
+    assert begun < 4, ranks  # including the start of Python on the slowest host
     assert max(max(times[1:]) for times, _ in ranks) < 0.5, ranks
     for rank, (_, stderr) in enumerate(ranks):
         assert stderr.count("interface tap0 is not used") == (rank > 0), stderr

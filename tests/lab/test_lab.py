@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl lab`: hosts that are separate in all that could be a way around the wire."""
+"""`ddl lab`: hosts that are separate in everything that could bypass the wire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ probe = socket.socket()
 probe.settimeout(1)
 print(probe.connect_ex((sys.argv[1], 9)))
 """
-REFUSED = "111\n"  # somebody is there, and has no such port
+REFUSED = "111\n"  # the host exists, and has no such port
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,8 @@ open("/dev/shm/mine", "w").close()
 
 
 def test_each_host_has_a_folder_for_temporary_files(lab: Lab) -> None:
-    """Else daemons of Open MPI on hosts of one name, in two labs, share folders in /tmp."""
+    """Otherwise daemons of Open MPI on hosts with the same name, in two labs, would share folders
+    in /tmp."""
     with Lab(1) as other:
         hosts = [(lab, "h1"), (lab, "h2"), (other, "h1")]
         said = [at.run(name, ["sh", "-c", "cd $TMPDIR; >mine; pwd; ls"]) for at, name in hosts]
@@ -81,7 +82,7 @@ def test_plug_is_pulled_and_put_back(lab: Lab) -> None:
 
 
 def test_a_host_stays_when_all_of_its_processes_are_killed(lab: Lab) -> None:
-    """As one that is started again: its address is there, and what runs next reaches others."""
+    """The host keeps its address, and the next program reaches other hosts."""
     ended = lab.run("h1", ["sh", "-c", "kill -9 -1"], timeout=10)
     assert ended.returncode in (0, 137)
     again = lab.run("h1", ["hostname"], timeout=10)
@@ -130,7 +131,7 @@ def test_signals_and_the_end_of_the_caller_end_the_command(lab: Lab) -> None:
 
 
 def test_remote_shell_is_as_ssh(lab: Lab) -> None:
-    """From host to host, by a shell, in an environment of its own."""
+    """From host to host, with a shell, in a separate environment."""
     command = 'echo "$HIDDEN"; $DDL_RSH -x -o Option=1 h2 hostname \\; echo "\\$HIDDEN" \\; exit 3'
     ended = lab.run("h1", ["sh", "-c", command], env={"HIDDEN": "here"})
     assert (ended.returncode, ended.stdout) == (3, "here\nh2\n\n")
@@ -180,7 +181,7 @@ def test_caller_that_dies_within_its_request(lab: Lab) -> None:
     threads = Path(f"/proc/{lab._daemon.pid}/task")
 
     def settle(limit: float) -> int:
-        """The number of the daemon's threads when it has not changed for 0.2 s."""
+        """Return the number of the daemon's threads when it has not changed for 0.2 s."""
         end = time.monotonic() + limit
         last, since = len(list(threads.iterdir())), time.monotonic()
         while time.monotonic() < min(end, since + 0.2):

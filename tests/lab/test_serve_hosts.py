@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl serve` with agents on several hosts, between which the network is slow."""
+"""`ddl serve` with agents on several hosts with a slow network between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 PROGRAM = Path(__file__).parents[1] / "scheduler" / "programs" / "served.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
 LIMIT = 240  # seconds without any progress, on a busy machine
-SETTLED = 30  # seconds, and steps too, after which a size is the last one
+SETTLED = 30  # seconds, and also steps, after which a size counts as the last one
 PORT = 29400
 SLOTS = 2  # of a host
 
@@ -38,7 +38,7 @@ def lab() -> Iterator[Lab]:
 def wait_until(
     condition: Callable[[], object], progress: Callable[[], object], tell: Callable[[], object]
 ) -> None:
-    """As long as there is progress, however slow."""
+    """Wait as long as there is progress, however slow."""
     seen, deadline = None, 0.0
     while not condition():
         now = time.monotonic()
@@ -56,9 +56,9 @@ def wait_until(
 def test_a_job_stops_at_its_knee(
     lab: Lab, width: int, share: float, size: int, tmp_path: Path
 ) -> None:
-    """Of a large model, steps of 12 shares take 0.6 s / W, and an exchange of 3.8 MB takes more
-    than that between hosts: such a job stays on one host once it is measured. One with a small
-    model and long shares gets all slots, also where a busy machine delays its exchanges."""
+    """With a large model, steps of 12 shares take 0.6 s / W, and an exchange of 3.8 MB between
+    hosts takes longer: such a job stays on one host once it is measured. A job with a small model
+    and long shares gets all slots, even if a busy machine delays its exchanges."""
     path, token = tmp_path / "jobs.db", tmp_path / "token"
     token.write_text("what only agents know\n")
     store = Store(path)

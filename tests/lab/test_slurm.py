@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""srun, and ddlrun in allocations and batch jobs, of a real Slurm on the hosts of a laboratory."""
+"""srun, and ddlrun in allocations and batch jobs, with a real Slurm on the hosts of a
+laboratory."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.fixture(autouse=True)
 def idle_nodes(slurm: Slurm) -> None:
-    """A job of the test before may be about to end, and this one would get other nodes."""
+    """Wait until a job of the previous test has ended, because this one would get other nodes."""
     nodes = ["sinfo", "--noheader", "--Node", "--format=%T"]
     wait_until(lambda: set(slurm.run(nodes).stdout.split()) == {"idle"})
 
@@ -59,7 +60,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def ranks(hosts: list[str]) -> list[str]:
-    """What the ranks of SUM say."""
+    """Return the expected output of SUM on each rank."""
     n = len(hosts)
     return [
         f"{rank} {n} {host} {hosts[:rank].count(host)} {n * (n + 1) // 2}"
@@ -88,7 +89,7 @@ def test_ddlrun_takes_the_hosts_of_the_allocation(slurm: Slurm, program: Path) -
 
 
 def test_number_of_ranks_is_the_users(slurm: Slurm, program: Path) -> None:
-    """More than Slurm has given cores for; and in an order that is not Slurm's."""
+    """More ranks than Slurm has granted cores, and in an order other than Slurm's."""
     ended = slurm.run(["salloc", "-N2", *DDLRUN, "-n", "4", "--no-prefix", program])
     assert sorted(ended.stdout.splitlines()) == ranks(["h1", "h1", "h2", "h2"]), ended.stderr
     order = program.parent / "ranks"
@@ -102,7 +103,7 @@ def test_killed_rank_ends_the_job(slurm: Slurm, tmp_path: Path) -> None:
     program.write_text(DIE)
     ended = slurm.run(["salloc", "-N3", *DDLRUN, "-n", "6", program])
     assert ended.returncode == 128 + signal.SIGKILL
-    assert ended.stderr.count("rank 2 on h2 (pid ") == 2  # when it happens, and in the sum
+    assert ended.stderr.count("rank 2 on h2 (pid ") == 2  # when it happens, and in the summary
     assert slurm.run(["squeue", "--noheader"]).stdout == ""
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elastic job whose agents are the tasks of a Slurm array: its nodes are lost and come back
-again and again, and Slurm queues the tasks anew."""
+"""An elastic job whose agents are the tasks of a Slurm array: its nodes are lost and restored
+repeatedly, and Slurm requeues the tasks."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ pytestmark = [
 PROGRAM = Path(__file__).parents[1] / "elastic" / "programs" / "own_loop.py"
 DDL = f"{sys.executable} -m ddl_launch.commands elastic"
 LIMIT = 240  # seconds, on a busy machine
-# Seconds until the others have committed a step, whatever happened. One of two that has not the
-# lowest rank asks the coordinator, which waits for twice DDL_DEAD_MS.
+# Seconds until the others have committed a step, whatever happened. If of two workers the one with
+# the lowest rank is lost, the other one asks the coordinator, which waits for twice DDL_DEAD_MS.
 PROGRESS = 20.0
 REQUEUED = 10  # seconds until a task of a lost node may start again
-WORKERS = 3  # a node each; the coordinator is on another one
+WORKERS = 3  # one node for each; the coordinator is on another node
 CPUS = 4  # of a node
 PASSES = ["--passes", "100"]  # 625 steps
-SLOW = "0.1"  # seconds of a share longer, while nodes are lost
-# When a node is lost on purpose: a newcomer's or a member's, see ../elastic/programs/moments.py.
+SLOW = "0.1"  # additional seconds of a share, while nodes are lost
+# Moments at which a node is lost on purpose, for a joining worker or a member; see
+# ../elastic/programs/moments.py.
 MOMENTS = ["warm-up", "observing", "switch", "writing"]
 
 
@@ -49,7 +50,7 @@ def slurm() -> Iterator[Slurm]:
 
 
 def lose(slurm: Slurm, node: str, folder: Path) -> float:
-    """A node, which comes back. The seconds until the others have committed a step."""
+    """Lose a node, and restore it. Return the seconds until the others have committed a step."""
     since, began = steps.last(folder), time.monotonic()
     slurm.lose(node)
     limit = under_load(PROGRESS)
@@ -60,7 +61,8 @@ def lose(slurm: Slurm, node: str, folder: Path) -> float:
 
 
 def test_nodes_are_lost_again_and_again(slurm: Slurm, tmp_path: Path) -> None:
-    """Each time once all workers train, and the next one while it is being replaced."""
+    """For each moment, lose a node when all workers train, and another one while it is being
+    replaced."""
     alone = slurm.run([*DDL.split(), "run", "-n", "1", PROGRAM, *PASSES], cwd=tmp_path)
     (tmp_path / "slow").write_text(SLOW)
     (tmp_path / "job.token").write_text("what only the job's agents know\n")

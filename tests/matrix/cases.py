@@ -50,7 +50,7 @@ def reducible(dtype: str, op: str) -> bool:
 
 
 def sensible(case: Case) -> bool:
-    """Whether there is such a case; parameters may be left out."""
+    """Return whether such a case exists; parameters may be left out."""
     operation = case.get("operation", "")
     if "op" in case and operation and (case["op"] == "none") != (operation in MOVES):
         return False
@@ -64,7 +64,7 @@ def pairs(case: Case) -> Iterator[Pair]:
 
 
 def possible_pairs() -> set[Pair]:
-    """All pairs of values that occur in some case."""
+    """Return all pairs of values that occur in some case."""
     return {
         pair
         for a, b in combinations(sorted(PARAMETERS), 2)
@@ -75,7 +75,7 @@ def possible_pairs() -> set[Pair]:
 
 
 def _completed(pair: Pair, draw: random.Random) -> Case:
-    """A random case with this pair."""
+    """Return a random case with this pair."""
     while True:
         case = {name: draw.choice(values) for name, values in PARAMETERS.items()} | dict(pair)
         if sensible(case):
@@ -83,8 +83,8 @@ def _completed(pair: Pair, draw: random.Random) -> Case:
 
 
 def pairwise() -> list[Case]:
-    """Few cases in which each possible pair occurs: of several random ones for a pair that is
-    missing, always the one with the most that are."""
+    """Return few cases in which each possible pair occurs. For a missing pair, of several random
+    cases, choose the one with the most missing pairs."""
     draw = random.Random(1)
     missing = possible_pairs()
     chosen = []
@@ -98,7 +98,7 @@ def pairwise() -> list[Case]:
 
 
 def matching(cases: list[Case], filters: list[str]) -> list[Case]:
-    """Those that fulfil all the "parameter=value"; when these tell one case, just that."""
+    """Return the cases with all these "parameter=value"; if they describe one case, only this."""
     wanted = dict(filter_.split("=", 1) for filter_ in filters)
     assert wanted.keys() <= PARAMETERS.keys(), f"{filters}: parameters are {list(PARAMETERS)}"
     if wanted.keys() == PARAMETERS.keys():

@@ -24,7 +24,7 @@ from cases import Case, described, matching, pairwise
 
 import ddl_core
 
-# How large integers may be whose sum over eight ranks is exact.
+# The largest integers whose sum over eight ranks is exact.
 SUMMABLE = {"float8_e5m2": 1, "float8_e4m3fn": 2, "bfloat16": 16, "float16": 128}
 REDUCE: dict[str, Callable[..., Any]] = {
     "sum": np.add.reduce,
@@ -39,7 +39,7 @@ REDUCE: dict[str, Callable[..., Any]] = {
     "logical_or": np.logical_or.reduce,
 }
 
-# Spoil one element of every result, for the test that failures are found.
+# Corrupt one element of every result, for the test that failures are found.
 BREAK = "DDL_MATRIX_BREAK" in os.environ
 BUFFERS = os.environ.get("DDL_MATRIX_BUFFERS", "private")
 
@@ -50,7 +50,7 @@ rank, size = comm.rank, comm.size
 
 @dataclass
 class Plan:
-    """Calls of one operation, and what arrays must hold afterwards."""
+    """Calls of one operation, and the expected contents of arrays afterwards."""
 
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     checks: list[tuple[str, Data, Data]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Plan:
         self.checks.append((what, found, wanted.copy()))
 
     def share(self, memory: Shared, draw: random.Random) -> None:
-        """Put the arrays of all calls there, or those that are drawn."""
+        """Put the arrays of all calls into shared memory, or a random choice of them."""
         moved: dict[int, Data] = {}
 
         def move(value: Any) -> Any:
@@ -88,7 +88,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def drawn(case: Case, owner: int, count: int) -> Data:
-    """What rank `owner` contributes."""
+    """Return the input of rank `owner`."""
     dtype, name, op = dtype_of(case["dtype"]), case["dtype"], case["op"]
     draw = np.random.default_rng([owner, count])
     if dtype.kind in "biu" or op == "none":  # any bytes
@@ -109,7 +109,7 @@ def reduced(case: Case, contributions: list[Data]) -> Data:
     exact = dtype if dtype.kind in "biu" else np.dtype(complex if dtype.kind == "c" else float)
     with np.errstate(over="ignore"):
         if op in ("sum", "average", "product") and dtype.kind in "iu":
-            total = REDUCE[op](stack, axis=0, dtype=dtype)  # wraps
+            total = REDUCE[op](stack, axis=0, dtype=dtype)  # wraps around
         elif op in ("sum", "product") and dtype.kind == "b":
             total = (stack.any if op == "sum" else stack.all)(axis=0)
         else:
@@ -118,7 +118,7 @@ def reduced(case: Case, contributions: list[Data]) -> Data:
         quotient = np.abs(total.astype(object)) // size * np.sign(total.astype(object))
         return quotient.astype(dtype)
     if op == "average":
-        # In f32 below 64 bits, and a complex number by its parts.
+        # In f32 below 64 bits; a complex number by its parts.
         wide = np.dtype({"complex128": "f8", "float64": "f8"}.get(case["dtype"], "f4"))
         parts = total.view(np.float64).astype(wide) / wide.type(size)
         return (parts.view(f"c{2 * wide.itemsize}") if dtype.kind == "c" else parts).astype(dtype)
@@ -130,8 +130,8 @@ def garbage(count: int, dtype: np.dtype[Any]) -> Data:
 
 
 class Shared:
-    """Memory that the other ranks can map. It is kept from case to case, since a rank maps it after
-    it has met it."""
+    """Memory that the other ranks can map. It is kept from case to case, since a rank maps it at
+    its second use."""
 
     def __init__(self) -> None:
         self._memory = ddl_core.empty(64 << 20, np.uint8)
@@ -174,7 +174,7 @@ def reduce_all(plan: Plan, case: Case, n: int) -> None:
 
 
 def reduce_named(plan: Plan, case: Case, n: int) -> None:
-    """Two, which ranks start in orders of their own."""
+    """Two operations, which ranks start in different orders."""
     reduce_all(plan, case, n)
     reduce_all(plan, case, n + 1)
     for i, (_, _, options) in enumerate(plan.calls):
@@ -253,7 +253,8 @@ def scattered(plan: Plan, case: Case, n: int) -> None:
 
 
 def exchanged(plan: Plan, case: Case, n: int) -> None:
-    """alltoall; alltoallv with counts that differ by the sum of both ranks, hence fit in place."""
+    """alltoall, and alltoallv with counts that depend only on the sum of both ranks, and hence fit
+    in place."""
     uneven = case["operation"] == "alltoallv"
     table = [[n + (r + q) % 3 * uneven for q in range(size)] for r in range(size)]
     everybody = [drawn(case, r, sum(table[r])) for r in range(size)]
@@ -280,7 +281,8 @@ def exchanged(plan: Plan, case: Case, n: int) -> None:
 
 
 def messages(plan: Plan, case: Case, n: int) -> None:
-    """Around the ring, to the next but one rank; from any source where one can find out which."""
+    """Messages around the ring, to the next rank but one; from any source if the sender can be
+    determined."""
     dest, source = (rank + 2) % size, (rank - 2) % size
     send, recv = drawn(case, rank, n), garbage(n, dtype_of(case["dtype"]))
     if case["operation"] == "sendrecv":
@@ -305,11 +307,11 @@ BUILDERS: dict[str, Callable[[Plan, Case, int], None]] = {
 }
 
 
-# ---- running them ----
+# ---- running the operations ----
 
 
 def run_blocking(plan: Plan) -> int | None:
-    """A receive is started first, so that sends which wait for it come to an end."""
+    """Start a receive first, so that sends that wait for it complete."""
     received = None
     for name, arguments, options in plan.calls:
         if name == "recv":
@@ -332,7 +334,7 @@ def run_async(plan: Plan) -> int | None:
 
 
 def run_grouped(plan: Plan) -> int | None:
-    """All calls in one group, between two small all-reduces; but named ones in one each."""
+    """Run all calls in one group, between two small all-reduces, but named ones in a group each."""
     small = [np.full(3, rank, np.int32) for _ in range(2)]
     received, works, groups = None, [], []
     if "name" in plan.calls[0][2]:
@@ -397,10 +399,10 @@ def main(filters: list[str]) -> None:
             sys.exit(f"rank {rank}: {type(error).__name__}: {error}\n  again: {again}")
     lent = np.array([comm.report()["lent_bytes"]])
     comm.allreduce(lent)
-    # A region is lent from the second time on. Among mixed buffers there may be no second time.
+    # A region is lent from its second use on. With mixed buffers there may be no second use.
     if not filters and BUFFERS != "mixed":
         assert (lent[0] > 0) == (size > 1 and memory is not None), f"{lent} bytes were lent"
-    # In one piece, since not every launcher keeps lines whole.
+    # In one write, since not every launcher keeps lines whole.
     told = f"{len(cases)} cases\n" if rank == 0 else ""
     sys.stdout.write(f"{told}local {comm.local_rank} {comm.local_size}\n")
     ddl_core.finalize()

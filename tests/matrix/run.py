@@ -33,7 +33,8 @@ WHERE = [("shm", "private"), ("shm", "shared"), ("shm", "mixed"), ("tcp", "priva
 
 @dataclass
 class Part:
-    """Programs that tell their cases in lines "... N cases ...", after what builds them."""
+    """Programs that print their cases in lines "... N cases ...", and the commands that build
+    them."""
 
     what: str
     runs: list[tuple[str, list[str], dict[str, str]]]  # a label, a command, its environment
@@ -66,7 +67,7 @@ def python_part() -> Part:
 
 def parts() -> dict[str, Part]:
     full, pairwise = ["inproc", "full"], [["shm", "pairwise"], ["tcp", "pairwise"]]
-    # Buffers of ddl_alloc, on all ranks and on some. What is shorter is not lent.
+    # Buffers from ddl_alloc, on all ranks and on some. Shorter ones are not lent.
     lent = [[kind, "full", "count=100003"] for kind in ("shared", "mixed")]
     lent_pairwise = [[kind, "pairwise"] for kind in ("shared", "mixed")]
     return {
@@ -78,7 +79,7 @@ def parts() -> dict[str, Part]:
 
 
 def run(label: str, command: list[str], env: dict[str, str]) -> tuple[int, bool]:
-    """How many cases ran, and whether all is well; the program's lines are passed on."""
+    """Return how many cases ran, and whether all succeeded. Print the program's lines."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "DDL"))}
     started = time.monotonic()
     process = subprocess.Popen(

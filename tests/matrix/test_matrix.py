@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of the matrix between real processes, and what the choice of cases promises.
+"""A sample of the matrix between real processes, and properties of the choice of cases. `make
+test-matrix` runs all of it.
 
 `make test-matrix` runs all of it.
 """
@@ -36,7 +37,7 @@ def test_sample(ddlrun: Run, links: str, buffers: str, size: int) -> None:
     ended = ddlrun(size, PROGRAM, env=env).expect_success()
     assert ended.lines(0)[0] == f"{len(matching(pairwise(), [f'size={size}']))} cases"
     for rank in range(size):
-        local = f"{rank} {size}" if links == "shm" else "0 1"  # proven by shared memory alone
+        local = f"{rank} {size}" if links == "shm" else "0 1"  # only shared memory proves it
         assert ended.lines(rank)[-1] == f"local {local}"
 
 

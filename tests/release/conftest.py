@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the files of a release share."""
+"""Fixtures for the tests of a release's files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs in C compile with what the installed package brings, in each way that is documented, and
-find its library when they run."""
+"""Programs in C compile with the files of the installed package, in each documented way, and find
+its library when they run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RIGHT = "rank 0 of 1: every sum is 1, rank 0 says 42, right\n"
 
 
 def ddl(*options: str) -> str:
-    """What `python -m ddl_core` prints."""
+    """Return the output of `python -m ddl_core`."""
     command = [sys.executable, "-m", "ddl_core", *options]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
 
@@ -67,7 +67,7 @@ def test_by_cmake(tmp_path: Path) -> None:
 
 
 def test_it_is_one_library(tmp_path: Path) -> None:
-    """libddl.so stands for libddl.so.1: the program loads the file that Python loads."""
+    """libddl.so stands for libddl.so.1: the program loads the same file as Python."""
     program = str(tmp_path / "allreduce")
     flags = ddl("--cflags", "--libs").split()
     run(["cc", str(EXAMPLES / "c" / "allreduce.c"), *flags, "-o", program])
@@ -79,7 +79,7 @@ def test_it_is_one_library(tmp_path: Path) -> None:
 
 
 def test_moved(tmp_path: Path) -> None:
-    """pkg-config's file and CMake's name no folder of the machine that built them."""
+    """The files of pkg-config and CMake contain no folder of the machine that built them."""
     moved = tmp_path / "elsewhere"
     lib = Path(ddl_core.library_path()).parent
     shutil.copytree(lib, moved / "lib")
@@ -89,7 +89,7 @@ def test_moved(tmp_path: Path) -> None:
 
 
 def test_no_c_compiler_names_the_package(tmp_path: Path) -> None:
-    """Configured where PATH has CMake and no compiler."""
+    """Configure with a PATH that has CMake but no compiler."""
     for tool in ("cmake", "make"):
         path = shutil.which(tool)
         assert path, tool

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes and templates agree with the sources; what they start, starts."""
+"""The recipes and templates agree with the sources, and the commands in them start."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_workflow_calls_the_projects_own_ci() -> None:
 
 
 def test_jobset_starts_ranks() -> None:
-    """The variables of its pods, with this machine in the place of its first pod's name."""
+    """Return the variables of its pods, with this machine in place of the first pod."""
     manifest = (PACKAGING / "kubernetes" / "jobset.yaml").read_text()
     jobset, _policy = yaml.safe_load_all(manifest)
     (job,) = jobset["spec"]["replicatedJobs"]

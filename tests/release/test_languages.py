@@ -15,7 +15,7 @@ from snippets import Block, blocks
 
 pytestmark = pytest.mark.slow
 LANGUAGES = ("c", "cpp", "fortran", "rust", "go", "lua", "mpi", "cmake")
-# The compiler that a block of the page calls, and what else it needs. Other blocks run elsewhere.
+# The compiler that a block of the page calls, and its further needs. Other tests run other blocks.
 NEEDED: dict[str, tuple[str, ...]] = {
     "cc": (),
     "cmake": (),
@@ -41,7 +41,7 @@ def package(installed: Path) -> Path:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_example(language: str, package: Path, tmp_path: Path) -> None:
-    """Built by pkg-config or CMake, and run by two ranks."""
+    """Build with pkg-config or CMake, and run on two ranks."""
     check = ["sh", str(EXAMPLES / "check.sh"), language, str(package), str(tmp_path / "build")]
     ended = subprocess.run(
         check, capture_output=True, text=True, env=environment(), timeout=300, cwd="/"
@@ -53,7 +53,7 @@ def test_example(language: str, package: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", ["c", "fortran", "rust"])
 def test_by_flags(language: str, installed: Path, package: Path, tmp_path: Path) -> None:
-    """Go asks pkg-config in its sources."""
+    """Go calls pkg-config for its sources."""
     sources = EXAMPLES / language
     compiler = {"c": "cc", "fortran": "gfortran", "rust": "rustc"}[language]
     if not shutil.which(compiler):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The templates and the workflow pass the linters of those who read them. `make test-wheels`."""
+"""The templates and the workflow pass the linters of their consumers. `make test-wheels`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_workflow() -> None:
 
 
 def test_jobset(tmp_path: Path) -> None:
-    """The jobs of the JobSet, as Kubernetes knows them; JobSet itself is an extension of it."""
+    """Return the jobs of the JobSet, in the form that Kubernetes itself defines; JobSet is an
+    extension."""
     import yaml
 
     document = yaml.safe_load((ROOT / "packaging" / "kubernetes" / "jobset.yaml").read_text())

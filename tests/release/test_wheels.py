@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a release, as `make wheels` has left them in dist/: what is in them, where they run,
-and that they work where they are installed. `make test-wheels` runs this."""
+"""The files of a release, as `make wheels` has left them in dist/: their contents, the systems on
+which they run, and their use after installation. `make test-wheels` runs this."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_contents(wheel: Path) -> None:
 
 
 def test_one_abi(wheel: Path, tmp_path: Path) -> None:
-    """Nothing but Python's stable ABI is used."""
+    """The wheel uses only Python's stable ABI."""
     with zipfile.ZipFile(wheel) as archive:
         modules = [name for name in archive.namelist() if name.endswith(".abi3.so")]
         assert len(modules) == 3
@@ -106,7 +106,7 @@ def test_tools(installed: Path) -> None:
 
 @pytest.mark.parametrize("arch", [a for a in ARCHITECTURES if a != NATIVE])
 def test_foreign(arch: str, tmp_path: Path) -> None:
-    """Two ranks of another architecture; then one of it, and one of this machine."""
+    """Run two ranks of another architecture; then one of it, and one of this machine."""
     foreign = Foreign(arch)
     foreign.unpack(only(f"libddl-*_{arch}.whl"), tmp_path / "site")
     file = tmp_path / "program.py"
@@ -121,7 +121,7 @@ def test_foreign(arch: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", [a for a in ARCHITECTURES if a != NATIVE])
 def test_foreign_kernels(arch: str, tmp_path: Path) -> None:
-    """The C tests of the reduction kernels, compiled as the wheel was."""
+    """Run the C tests of the reduction kernels, compiled like the wheel."""
     foreign = Foreign(arch)
     libddl = ROOT / "libddl"
     compiler = ROOT / "build" / "wheels" / arch / "cc"
@@ -140,7 +140,8 @@ def test_foreign_kernels(arch: str, tmp_path: Path) -> None:
 
 
 def test_sdist(tmp_path: Path) -> None:
-    """It has no tests and benchmarks. A wheel can be built, and a C library installed from it."""
+    """The sdist has no tests and benchmarks. A wheel can be built from it, and a C library
+    installed."""
     run("tar", "-xf", only("libddl-*.tar.gz"), "-C", tmp_path)
     (source,) = tmp_path.iterdir()
     names = {str(file.relative_to(source)) for file in source.rglob("*") if file.is_file()}
@@ -155,7 +156,7 @@ def test_sdist(tmp_path: Path) -> None:
 
 
 def test_two_ranks_of_the_sdist(tmp_path: Path) -> None:
-    """Installed by pip, which fetches what builds it."""
+    """Install the sdist with pip, which fetches the packages that build it."""
     check_two_ranks(install(tmp_path / "clean", only("libddl-*.tar.gz")), tmp_path)
 
 
@@ -168,7 +169,7 @@ def test_sbom() -> None:
 
 
 def test_in_a_debian_root(tmp_path: Path) -> None:
-    """The oldest Debian whose own Python is new enough, with nothing but Python and a compiler."""
+    """The oldest Debian whose own Python is new enough, with only Python and a compiler."""
     if not shutil.which("debootstrap") or os.geteuid():
         pytest.skip("needs root and debootstrap")
     root = ROOT / "build" / "wheels" / "bookworm"
@@ -182,7 +183,7 @@ def test_in_a_debian_root(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "c", folder)
     (folder / "program.py").write_text(PROGRAM)
     native = shutil.copy2(only(f"libddl-*_{NATIVE}.whl"), folder)
-    parts = tmp_path / "parts"  # what pip would fetch: the root has no network
+    parts = tmp_path / "parts"  # the packages that pip would fetch: the root has no network
     run(sys.executable, "-m", "pip", "download", "-q", "-d", parts, "--python-version", "3.11",
         "--only-binary=:all:", native)  # fmt: skip
     shutil.copytree(parts, folder / "parts")

@@ -48,7 +48,7 @@ def strike(how: str, group: Any, target: Any) -> None:
             ctypes.PyDLL(None).sleep(HELD)
     elif how == "exception":
         raise RuntimeError("struck")
-    elif how == "fail":  # an exception at which the program leaves the others, as most do
+    elif how == "fail":  # like a program that closes its comm at an exception
         group.comm.close()
         os._exit(1)
     elif how == "expel":
