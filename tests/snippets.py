@@ -47,7 +47,7 @@ _PART = re.compile(
 
 
 def _setups() -> dict[str, str]:
-    """Return the parts of snippet_setups.py by name, each with those that come before it."""
+    """Return the parts of snippet_setups.py by name, each with the parts before it."""
     text = (ROOT / "tests" / "snippet_setups.py").read_text()
     found: dict[str, str] = {}
     for part in text.split("\n# ---- ")[1:]:
@@ -70,7 +70,7 @@ class Block:
     text: str
     words: str = ""  # of its `snippet:` comment
     setup: str = ""
-    files: dict[str, str] = field(default_factory=dict)  # that come before it
+    files: dict[str, str] = field(default_factory=dict)  # lines before it
 
     @property
     def name(self) -> str:
@@ -82,12 +82,12 @@ class Block:
         return (SETUPS[name] if name else "") + self.setup + self.text
 
     def value(self, key: str) -> str:
-        """Of `key=value`; "" if it is not there."""
+        """Return the value of `key=value`; "" if it is missing."""
         found = re.search(rf"\b{key}=(\S+)", self.words)
         return found[1] if found else ""
 
     def rest(self, start: str) -> str:
-        """The words after `start`, if they begin with it."""
+        """Return the words after `start`, if they begin with it."""
         return self.words.removeprefix(start).strip() if self.words.startswith(start) else ""
 
     @property
@@ -100,13 +100,13 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether tests/test_snippets.py runs it."""
+        """Return whether tests/test_snippets.py runs the block."""
         elsewhere = self.words.startswith(("quotes ", "by ", "not run:"))
         return self.language in RUN and not elsewhere
 
 
 def blocks(page: str) -> list[Block]:
-    """All fenced blocks of a page."""
+    """Return all fenced blocks of a page."""
     text = (ROOT / page).read_text()
     found: list[Block] = []
     words, setup, files, end = "", "", {}, 0
@@ -132,7 +132,7 @@ def blocks(page: str) -> list[Block]:
 
 @dataclass
 class Step:
-    """Something to run: one block, or Python blocks that go on from each other."""
+    """A program to run: one block, or Python blocks that continue each other."""
 
     blocks: list[Block]
 
@@ -150,8 +150,8 @@ class Step:
 
 
 def steps(page: str) -> list[Step]:
-    """What to run of a page, in order. A Python block goes on from the one before it unless that is
-    a file or it is `fresh`."""
+    """Return the programs of a page, in order. A Python block continues the one before it unless
+    that is a file or it is `fresh`."""
     found: list[Step] = []
     program: Step | None = None
     for block in blocks(page):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in the memory of a GPU, which is the stand-in of libddl/tests/cuda_standin: no
-framework can make any on it. The folder of its libcuda.so.1 must be in LD_LIBRARY_PATH."""
+"""Arrays in the memory of a GPU, which is the stand-in of libddl/tests/cuda_standin, because no
+framework can create any on it. The folder of its libcuda.so.1 must be in LD_LIBRARY_PATH."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cu(name: str, *arguments: Any) -> None:
 
 
 def start(number: int = 0) -> None:
-    """Make this GPU this thread's, or that of the remainder if there are fewer."""
+    """Select this GPU for this thread, or GPU modulo the number of GPUs."""
     context, count = ctypes.c_void_p(), ctypes.c_int()
     cu("cuInit", 0)
     cu("cuDeviceGetCount", ctypes.byref(count))
@@ -37,7 +37,7 @@ def start(number: int = 0) -> None:
 
 
 class Stream:
-    """A stream that waits for no other one."""
+    """A stream that does not wait for other streams."""
 
     def __init__(self) -> None:
         handle = ctypes.c_void_p()
@@ -50,7 +50,7 @@ class Stream:
         return 0, self.handle
 
     def sleep(self, seconds: float) -> None:
-        """Let what is queued behind wait so long."""
+        """Delay later work in the stream by this time."""
         function = _HOST_FUNCTION(lambda _: time.sleep(seconds))
         self._kept.append(function)
         cu("cuLaunchHostFunc", ctypes.c_void_p(self.handle), function, None)
@@ -60,7 +60,7 @@ class Stream:
 
 
 class GpuArray:
-    """Has neither protocol. `stream`: the one in which its contents are made; None: they are."""
+    """An array with neither protocol. `stream` creates its contents; None: they are complete."""
 
     def __init__(self, values: np.ndarray[Any, Any], stream: Stream | None = None) -> None:
         self.shape, self.dtype, self.nbytes = values.shape, values.dtype, values.nbytes
@@ -86,14 +86,14 @@ class GpuArray:
         cu("cuMemsetD32Async", self.address, ctypes.c_uint(word), count, handle)
 
     def read(self) -> np.ndarray[Any, Any]:
-        """A copy on the host."""
+        """Return a copy on the host."""
         host = np.empty(self.shape, self.dtype)
         if self.nbytes:
             cu("cuMemcpyDtoH_v2", host.ctypes.data_as(ctypes.c_void_p), self.address, *self._size)
         return host
 
     def read_in(self, stream: Stream) -> np.ndarray[Any, Any]:
-        """The same, in the stream, which is waited for."""
+        """Return a copy on the host, through the stream, and wait for it."""
         host = np.empty(self.shape, self.dtype)
         handle = ctypes.c_void_p(stream.handle)
         target = host.ctypes.data_as(ctypes.c_void_p)
@@ -103,7 +103,7 @@ class GpuArray:
 
 
 class CudaInterfaceArray(GpuArray):
-    """Has the `__cuda_array_interface__`, as Numba's arrays have."""
+    """An array with `__cuda_array_interface__`, like Numba's arrays."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ _CODES = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5, "V": 4}  # of DLPack; V: bfloa
 
 
 class DLPackArray(GpuArray):
-    """Has DLPack, as CuPy's and PyTorch's arrays have."""
+    """An array with DLPack, like the arrays of CuPy and PyTorch."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return CUDA, 0

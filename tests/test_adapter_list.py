@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small adapter is named in its own folder and files, and its tables are current."""
+"""A small adapter is named only in its own folder and files, and its tables are up to date."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import adapter_list
 import pytest
 
-# Texts for readers, which name what there is.
+# Texts for readers, which may name all adapters.
 TEXTS = {
     *("CHANGELOG.md", "docs/dev/adding_an_adapter.md", "docs/heritage.md", "examples/README.md"),
     *("tests/test_reference.py", "tests/typing/heritage.py"),
@@ -17,7 +17,7 @@ TEXTS = {
 
 
 def test_tables_are_current() -> None:
-    """If not, `python tests/adapter_list.py` writes them."""
+    """If the test fails, `python tests/adapter_list.py` writes the tables."""
     page = adapter_list.PAGE.read_text()
     assert page == adapter_list.with_tables(page)
 

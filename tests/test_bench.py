@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks: what they count, what they print, and a small run of libddl alone."""
+"""The benchmarks: their numbers, their output, and a small run of libddl alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))  # behind all else: the sources of ddl_core must not be found there
+sys.path.append(str(ROOT))  # after all others: the sources of ddl_core must not be found there
 try:
     from bench import creation, goals
     from bench.cases import Candidate, Case, UsageError, parse_sizes, show_bytes
@@ -101,7 +101,7 @@ def test_ratios_are_those_to_the_best_other_of_the_same_state() -> None:
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    """The machine's pace halves for most turns of one library, and for few of the other's."""
+    """The machine becomes half as fast in most turns of one library, and in few of the other's."""
     paces = [(1.0, 1.0), (2.0, 2.0), (1.0, 1.0), (2.0, 1.0), (2.0, 2.0)]
     given = [
         Turn(who, [pace * seconds] * 5, NEAR, NEAR, number)
@@ -211,7 +211,7 @@ def test_the_direct_reduction_and_the_state_can_be_measured(tmp_path: Path) -> N
 
 
 def rank_data() -> Any:
-    """bench/rank/data.py, which ranks import from their own folder."""
+    """Return bench/rank/data.py, which ranks import from their own folder."""
     spec = importlib.util.spec_from_file_location("rank_data", ROOT / "bench" / "rank" / "data.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -220,7 +220,7 @@ def rank_data() -> Any:
 
 
 def combine(operation: str, ranks: Sequence[Any]) -> None:
-    """Do the operation for all ranks, on int32 elements."""
+    """Run the operation for all ranks, on int32 elements."""
     sends = [r.send.view(np.int32).copy() for r in ranks]
     for own in ranks:
         block = slice(own.rank * own.block, (own.rank + 1) * own.block)
@@ -243,7 +243,7 @@ def test_wrong_results_are_noticed(operation: str, nbytes: int) -> None:
     for own in ranks:
         own.rewrite()
     with pytest.raises(AssertionError, match=f"{operation} gave a wrong result: rank 1, element"):
-        ranks[1].check()  # nothing was done yet
+        ranks[1].check()  # nothing has been done yet
     combine(operation, ranks)
     for own in ranks:
         own.check()
@@ -332,14 +332,14 @@ def test_what_there_is_is_told() -> None:
 
 @pytest.mark.parametrize("command", ["resize", "unequal"])
 def test_the_installed_packages_are_measured(command: str) -> None:
-    """Not the sources in the folder in which the command is called."""
+    """The ranks do not import the sources in the folder in which the command is called."""
     pytest.importorskip("torch")
     done = bench(command, "--help")
     assert done.returncode == 0, done.stderr
 
 
 def test_the_parts_of_a_pause() -> None:
-    """Each is compared with its usual time; what none of them explains is the rest."""
+    """Each part is compared with its usual time; the time that no part explains is the rest."""
     pytest.importorskip("torch")
     sys.path.append(str(ROOT))
     try:
@@ -357,11 +357,11 @@ def test_the_parts_of_a_pause() -> None:
 
 
 def test_pauses_of_two_jobs_after_each_other() -> None:
-    """The parts of the second job's steps are written into its own folder."""
+    """Each part of the second job's steps is written into its own folder."""
     pytest.importorskip("torch")
     done = bench("resize", "--workers=1:2,1:2", "--megabytes=0.1", "--rounds=1")
     assert done.returncode == 0, done.stderr
-    # A job that begins with two workers is made smaller first: that counts, too.
+    # A job that begins with two workers first becomes smaller, which counts, too.
     assert len(re.findall(r"\| 2 to 1 \| 0 MB \| [12] \|", done.stdout)) == 2, done.stdout
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""check_commits.py refuses subjects that are no `area: verb ...`, and those of several topics."""
+"""check_commits.py rejects subjects without the form `area: verb ...`, and subjects of several
+topics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What heritage.py ends with, where no framework can be installed."""
+"""The exit codes of heritage.py, with frameworks that cannot be installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.pure
 
 @pytest.fixture
 def outcomes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What becomes of a framework: passed, failed, or the program that it lacks."""
+    """The result of a framework: passed, failed, or the missing program."""
     given: dict[str, str] = {}
 
     def run(*command: str | Path, cwd: Path = heritage.ROOT) -> bool:

@@ -35,7 +35,7 @@ NAMES = {
 
 
 def newer(text: str) -> Iterator[str]:
-    """The lines that use something newer."""
+    """Return the lines that use something newer."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl.torch` and the like are the packages ddl_torch and the like: each module is one object."""
+"""`ddl.torch` and similar names are the packages ddl_torch and so on: each module is one object."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def same(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """The outcomes of all packages and orders."""
+    """Return the outcomes of all packages and orders."""
     arguments = [" ".join(names) for names in (FRAMEWORKS, PACKAGES, ORDERS)]
     return run("-c", SAME, *arguments, cwd=tmp_path_factory.mktemp("same"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each protocol refuses unknown and malformed messages, by one function."""
+"""Each protocol rejects unknown and malformed messages, in one function."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ import reference  # noqa: E402
 pytestmark = pytest.mark.pure
 
 ADAPTERS = ROOT / "adapters"
-# What programs import: packages, and modules for elastic training and in the place of others.
+# The modules that programs import: packages, and modules for elastic training and in place of
+# others.
 MODULES = [
     *(p.name for p in ADAPTERS.iterdir() if (p / "world.py").exists() or p.name == "ddl_keras"),
     *(p.parent.name + ".elastic" for p in ADAPTERS.glob("*/elastic")),
@@ -50,7 +51,8 @@ def test_every_name_has_a_signature(name: str) -> None:
 
 
 def test_names_are_followed() -> None:
-    """Through an import, a world's method, an adapter that is chosen at run time, a base class."""
+    """The name comes from an import, a world's method, an adapter that is chosen at run time, or a
+    base class."""
     cases = [
         ("ddl_horovod.torch", "mpi_built", "() -> bool"),
         ("ddl_horovod.tensorflow.keras", "size", "() -> int"),

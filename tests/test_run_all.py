@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What run_all.py counts in the output of CTest and pytest, and what it ends with."""
+"""The counts that run_all.py reads from the output of CTest and pytest, and its exit code."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ ROOT = run_all.ROOT
 
 
 def test_file_of_tests_is_pure_or_has_a_reason() -> None:
-    """A new file of tests is in `make check` unless it cannot be."""
+    """A new file of tests is in `make check`, unless it cannot be."""
     pure = set(run_all.pure_tests())
     assert len(pure) > 30
     files = [str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py")]

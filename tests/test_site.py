@@ -61,7 +61,7 @@ def browser() -> Iterator[Any]:
 
 
 def set_width(browser: Any, width: int, height: int) -> None:
-    """Of the page, which a headless window may be wider than."""
+    """Set the width of the page, because a headless window may be wider."""
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
@@ -69,12 +69,12 @@ def set_width(browser: Any, width: int, height: int) -> None:
 
 
 def pages() -> list[str]:
-    """All pages of documents."""
+    """Return all pages of documents."""
     found = (path.relative_to(SITE) for path in SITE.rglob("*.html"))
     return sorted(str(page) for page in found if page.parts[0] != "_static")
 
 
-# Blocks of code that are wider than they show, and cannot be scrolled.
+# Finds the blocks of code that are wider than the page shows, and cannot be scrolled.
 CLIPPED = """
 return [...document.querySelectorAll('pre')].filter(block =>
     block.scrollWidth > block.clientWidth + 1
@@ -122,7 +122,7 @@ def test_search(browser: Any, address: str, words: str, page: str) -> None:
     WebDriverWait(browser, LIMIT).until(lambda b: b.find_elements(By.CSS_SELECTOR, links))
 
 
-# What new users ask, and the page that answers.
+# Questions of new users, and the page with the answer.
 QUESTIONS = [
     ("install", "installing.html"),
     ("PyTorch DistributedDataParallel", "pytorch.html"),

@@ -24,8 +24,8 @@ ALL = [block for page in PAGES for block in blocks(page)]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """A folder for each page, in which its blocks run one after the other. A process whose number
-    they leave in a file NAME.pid is ended at the end."""
+    """A folder for each page, in which its blocks run one after the other. At the end, processes
+    are ended whose ids the blocks left in files NAME.pid."""
     made = {page: tmp_path_factory.mktemp(Path(page).stem) for page in PAGES}
     yield made
     for folder in made.values():
@@ -83,7 +83,7 @@ def mpi() -> Path:
 
 
 def output(block: Block) -> list[str]:
-    """The lines that the page says this block prints."""
+    """Return the lines that the page says this block prints."""
     page = blocks(block.page)
     after = [b for b in page if b.line > block.line]
     if after and after[0].words == "output":
@@ -93,7 +93,7 @@ def output(block: Block) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_has_a_language(page: str) -> None:
-    """And none is only indented: what is code and what is output would not be seen."""
+    """No block is only indented, since then code and output could not be distinguished."""
     text = (ROOT / page).read_text()
     assert {b.language for b in blocks(page)} <= {*RUN, *OTHERS}
     without = re.sub(r"^( *)```.*?^ *```$|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -102,7 +102,7 @@ def test_every_block_has_a_language(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_file_is_used(page: str) -> None:
-    """A block that is written to a file is run by a shell block below it."""
+    """A shell block below runs each block that is written to a file."""
     shown = blocks(page)
     for block in shown:
         if name := block.value("file"):
@@ -116,7 +116,7 @@ def test_a_file_is_used(page: str) -> None:
     [pytest.param(b, id=b.name) for b in ALL if b.words.startswith("quotes ")],
 )
 def test_quoted(block: Block) -> None:
-    """But for how far it is indented."""
+    """Except for the indentation."""
 
     def lines(text: str) -> str:
         return "\n".join(line.strip() for line in text.strip().splitlines())
@@ -128,7 +128,7 @@ def test_quoted(block: Block) -> None:
     "block", [pytest.param(b, id=b.name) for b in ALL if b.words.startswith("by ")]
 )
 def test_run_by_another_test(block: Block) -> None:
-    """The test that is named is there, and reads the page."""
+    """The named test exists, and reads the page."""
     test = (ROOT / block.rest("by")).read_text()
     assert Path(block.page).name in test or "PAGES" in test
 
@@ -137,7 +137,7 @@ def test_run_by_another_test(block: Block) -> None:
     "block", [pytest.param(b, id=b.name) for b in ALL if b.words.startswith("not run:")]
 )
 def test_not_run(block: Block) -> None:
-    """Counted among the skipped, with the reason."""
+    """Counted among the skipped tests, with the reason."""
     reason = block.rest("not run:")
     assert len(reason) > 10
     pytest.skip(f"{block.name}: {reason}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/tutorial.md says of a failing process."""
+"""The statements of docs/tutorial.md about a failing process."""
 
 from __future__ import annotations
 

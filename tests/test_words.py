@@ -24,7 +24,7 @@ CASES = [
 
 
 def tree(root: Path, path: str, text: str) -> Path:
-    """A repository with this one file."""
+    """A repository with this file alone."""
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text(text)
     for command in (["init", "-q"], ["add", "-A"]):
@@ -34,7 +34,7 @@ def tree(root: Path, path: str, text: str) -> Path:
 
 @pytest.mark.parametrize(("path", "text", "expected"), CASES)
 def test_a_private_word_is_found(tmp_path: Path, path: str, text: str, expected: str) -> None:
-    """Once in each case, also where it stands across two lines."""
+    """Each word is found in each case, even across two lines."""
     found = check(tree(tmp_path, path, text))
     assert len({line.split(": ")[1] for line in found}) == 1
     assert expected in found[0].replace("\n", " ")
@@ -50,7 +50,7 @@ def test_a_private_word_is_found(tmp_path: Path, path: str, text: str, expected:
     ],
 )
 def test_ordinary_english_is_left_alone(tmp_path: Path, path: str, text: str) -> None:
-    """So are the record of the past and folders that are not the project's."""
+    """The record of the past is exempt, and so are folders outside of the project."""
     assert check(tree(tmp_path, path, text)) == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for elastic jobs in tests, which have to hold on a busy machine too."""
+"""Waiting for elastic jobs in tests, even on a busy machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable
 
-LIMIT = 240  # seconds for what must not hang
+LIMIT = 240  # time limit in seconds for functions that must not hang
 
 
 def wait_until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
@@ -19,11 +19,11 @@ def wait_until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
 
 
 def under_load(seconds: float) -> float:
-    """As much longer as other programs make it."""
+    """Return the seconds multiplied by the load of the machine."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def final_state(out: str) -> str:
-    """The hash that one worker has printed, as `ddl elastic run` shows it."""
+    """Return the hash that one worker has printed, as `ddl elastic run` shows it."""
     (found,) = re.findall(r"^\[\d+\] state (\w{64})$", out, re.M)
     return str(found)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler of many jobs: its policy alone, and its service with real processes."""
+"""Fixtures for the tests of the scheduler: its policy alone, and its service with real
+processes."""
 
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import properties  # noqa: F401
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
-sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
+sys.path.append(str(Path(__file__).parent))  # after the tests' folder, which has another conftest
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of `ddl serve` share: a real service, and jobs that are submitted to its store."""
+"""Functions for tests of `ddl serve`: a real service, and jobs that are submitted to its store."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ from ddl_scheduler.base.store import JobRecord, Store
 PROGRAM = Path(__file__).parent / "programs" / "served.py"
 STEPS = ("--steps", 150)  # of the program
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
-SLOT_MEMORY = 1 << 30  # bytes, as the service is told
+SLOT_MEMORY = 1 << 30  # bytes, as configured in the service
 LIMIT = 120  # seconds, on a busy machine
 
 
@@ -34,7 +34,7 @@ def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
 
 
 class Serving:
-    """`ddl serve` on a store of its own. `stop` or `kill`, and then `start` again."""
+    """`ddl serve` with its own store. Call `stop` or `kill`, and then `start` to restart it."""
 
     options: Sequence[object] = ()  # of the command
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Kubernetes manifests of packaging/: their schemas, their references, and their commands."""
+"""The Kubernetes manifests of packaging/: their schemas, references and commands."""
 
 import shutil
 import signal
@@ -45,7 +45,7 @@ def test_manifest_has_the_schema_of_kubernetes(file: str) -> None:
                 "spec": each["spec"]["replicatedJobs"][0]["template"]["spec"]
             }
         validate(each, "1.30", strict=True)
-        with pytest.raises(Exception, match="wrong"):  # the check finds a field that is unknown
+        with pytest.raises(Exception, match="wrong"):  # the check finds an unknown field
             validate({**each, "wrong": 1}, "1.30", strict=True)
 
 
@@ -101,7 +101,7 @@ def test_commands_of_the_manifests_start_a_cluster(tmp_path: Path) -> None:
     def probe(name: str) -> tuple[int, str] | None:
         probed = container("ddl-serve")[f"{name}Probe"]["httpGet"]
         assert probed["scheme"] == "HTTPS" and probed["port"] == "https"
-        context = ssl._create_unverified_context()  # as the kubelet does
+        context = ssl._create_unverified_context()  # like the kubelet
         connection = HTTPSConnection("127.0.0.1", https, context=context, timeout=60)
         with closing(connection), suppress(OSError):
             connection.request("GET", probed["path"], headers={"host": f"10.1.2.3:{https}"})
@@ -122,6 +122,6 @@ def test_commands_of_the_manifests_start_a_cluster(tmp_path: Path) -> None:
             wait_for(lambda name=name: probe(name) == (200, "ok\n"), name)
         wait_for(lambda: "has connected with 2 slots" in log.read_text(), "the agent")
     finally:
-        for process in reversed(processes):  # with SIGTERM, as the kubelet does
+        for process in reversed(processes):  # with SIGTERM, like the kubelet
             process.send_signal(signal.SIGTERM)
             assert process.wait(LIMIT) == 0, log.read_text()

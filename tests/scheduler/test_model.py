@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a step is fitted from few and bad measurements, and sizes are legal."""
+"""The time of a step is fitted to few and inaccurate measurements, and sizes are legal."""
 
 import math
 from dataclasses import replace
@@ -93,7 +93,7 @@ def test_outliers_count_little() -> None:
     reports = [report for report in measure(model, sizes) for _ in range(5)]
     stalled = [*reports, StepTiming(8, 1, 50.0), StepTiming(8, 1, 60.0)]
     assert model_fit(16, stalled) == model_fit(16, reports)
-    wrong = [*reports, *[StepTiming(16, 1, 5.0)] * 3]  # a whole size is wrong
+    wrong = [*reports, *[StepTiming(16, 1, 5.0)] * 3]  # all measurements of one size are wrong
     assert model_fit(16, wrong).seconds(4) == pytest.approx(model.seconds(4), rel=0.1)
 
 
@@ -101,13 +101,14 @@ def test_sizes_without_limits_are_the_legal_ones() -> None:
     assert sizes_list(16, 1, 4096) == legal_sizes(16)
     assert sizes_list(16, 0, 4096) == legal_sizes(16)
     assert sizes_list(16, 3, 8) == (3, 4, 6, 8)
-    assert sizes_list(16, 5, 8) == (5, 6, 8)  # a minimum counts as it is
+    assert sizes_list(16, 5, 8) == (5, 6, 8)  # a minimum is a legal size
     assert sizes_list(16, 17, 32) == ()
 
 
 @given(shares=st.integers(1, 64), fixed=st.integers(0, 100), gradient=st.integers(0, 20))
 def test_memory_allows_large_sizes_only(shares: int, fixed: int, gradient: int) -> None:
-    """Fewer shares on each rank never need more memory, so what fits is a tail of the sizes."""
+    """Fewer shares on each rank never need more memory, so the sizes that fit are a tail of all
+    sizes."""
     sizes = sizes_list(shares, 1, shares, MemoryModel(fixed, gradient), limit=100)
     everything = sizes_list(shares, 1, shares)
     assert sizes == everything[len(everything) - len(sizes) :]

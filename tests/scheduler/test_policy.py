@@ -88,7 +88,7 @@ SLOTS = st.builds(
 
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[list[PolicyJob], list[PolicySlot], Schedule]:
-    """Jobs that come, jobs that run, and hosts that are lost."""
+    """Draw jobs, of which some run already, slots of which some are lost, and the plan before."""
     slots, jobs = draw(SLOTS), draw(jobs_draw())
     before = draw(st.lists(st.sampled_from(jobs), unique=True)) if jobs else []
     plan = plan_make(before, slots, TENANTS, now=NOW - 10)
@@ -98,7 +98,7 @@ def questions(draw: st.DrawFn) -> tuple[list[PolicyJob], list[PolicySlot], Sched
 
 
 def check_map(plan: Schedule, jobs: list[PolicyJob], slots: list[PolicySlot]) -> None:
-    """What holds whatever was before."""
+    """Check the properties that hold whatever happened before."""
     kinds = {slot.name: slot.kind for slot in slots}
     given_slots = [slot for own in plan.slots.values() for slot in own]
     assert len(given_slots) == len(set(given_slots)), "a slot has two jobs"
@@ -108,7 +108,7 @@ def check_map(plan: Schedule, jobs: list[PolicyJob], slots: list[PolicySlot]) ->
         assert all(kinds[slot] == job.kind for slot in own)
         limit = 90 if job.kind == "" else 0
         legal = sizes_list(job.model.shares, job.least, job.most, job.memory, limit)
-        assert not own or len(own) in legal  # between minimum and maximum, and fits in memory
+        assert not own or len(own) in legal  # between minimum and maximum, and within memory
         assert bool(own) != (job.name in plan.waiting)
         by_tenant[job.tenant] += len(own)
     assert set(plan.slots) <= {job.name for job in jobs}
@@ -138,8 +138,8 @@ def test_equal_questions_get_equal_answers(
 def test_nothing_changes_by_itself(
     question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
 ) -> None:
-    """The plan that is asked for again at once is the same, unless it could be made as it is
-    only because others had slots before."""
+    """A plan that is computed again at once is the same, unless it was only possible because others
+    had slots before."""
     jobs, slots, before = question
     plan = plan_make(jobs, slots, TENANTS, before.slots, NOW)
     for _ in range(3):
@@ -182,8 +182,8 @@ def test_no_slot_is_idle_while_a_job_wants_it(
 def test_a_minimum_that_can_be_met_is_met(
     question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
 ) -> None:
-    """Nobody has more than its minimum while a job waits for slots, and what came later and may be
-    paused does not run."""
+    """No job has more than its minimum while another job waits for slots, and a later job that may
+    be paused does not run."""
     jobs, slots, before = question
     jobs = [replace(job, deadline=math.inf) for job in jobs]
     plan = plan_make(jobs, slots, [], before.slots, NOW)
@@ -199,10 +199,10 @@ def test_a_minimum_that_can_be_met_is_met(
                 continue
             size = plan.sizes.get(other.name, 0)
             own = sizes_list(other.model.shares, other.least, other.most, other.memory, limit)
-            # What it keeps from this job: its minimum, unless it may be paused for it.
+            # The slots that it keeps from this job: its minimum, unless it may be paused for it.
             before = (-other.tier, other.arrival, other.name) < (-job.tier, job.arrival, job.name)
             could -= own[0] if size and (other.least or before) else 0
-            blocked |= other.tier > job.tier and not size  # it waits, and slots are kept for it
+            blocked |= other.tier > job.tier and not size  # it waits, and slots are reserved for it
         assert blocked or could < legal[0]
 
 
@@ -210,7 +210,7 @@ def test_a_minimum_that_can_be_met_is_met(
 def test_what_runs_is_not_stopped(
     question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
 ) -> None:
-    """Unless it may be paused, or slots are lost, whatever comes beside it."""
+    """A job keeps its slots, whatever else arrives, unless it may be paused or slots are lost."""
     jobs, slots, before = question
     had = {slot for own in before.slots.values() for slot in own}
     if not had <= {slot.name for slot in slots}:
@@ -229,7 +229,7 @@ def test_a_higher_tier_takes_all_but_minima() -> None:
     plan = plan_make([*low, high], slots, last=before.slots, now=NOW)
     assert plan.sizes["high"] >= 22
     assert all(2 <= plan.sizes[job.name] <= 4 for job in low)
-    # Nobody's remaining slots move.
+    # No job's remaining slots move.
     assert all(set(plan.slots[job.name]) <= set(before.slots[job.name]) for job in low)
 
 
@@ -244,7 +244,7 @@ def test_a_guarantee_comes_before_other_tenants_tiers() -> None:
     high = [job_make(f"high{n}", tier=5, shares=64, tenant="x") for n in range(3)]
     low = job_make("low", NOW, tenant="y")
     slots = slots_make(64)
-    assert plan_make([*high, low], slots).sizes["low"] <= 4  # what the others leave
+    assert plan_make([*high, low], slots).sizes["low"] <= 4  # the slots that the others leave
     tenants = [Tenant("y", guarantee=16)]
     before = plan_make(high, slots, tenants, now=NOW - 10)
     assert plan_make([*high, low], slots, tenants, before.slots, NOW).sizes["low"] == 16
@@ -261,7 +261,7 @@ def test_a_job_at_its_knee_leaves_slots_to_others() -> None:
     sizes = plan_make([slow, good], slots_make(40, 40)).sizes
     assert sizes["good"] == 32
     assert sizes["slow"] <= 8
-    # Alone it gets more, but never what would make it slower.
+    # Alone a job gets more slots, but never so many that it becomes slower.
     alone = plan_make([slow], slots_make(64, 64)).sizes["slow"]
     assert all(
         slow.model.speedup(alone) >= slow.model.speedup(size)
@@ -272,7 +272,7 @@ def test_a_job_at_its_knee_leaves_slots_to_others() -> None:
 
 def test_memory_is_respected() -> None:
     job = job_make("large", memory=MemoryModel(10, 10))
-    slots = slots_make(8, memory=40)  # two partial gradients at most: 2 or 3 shares on a rank
+    slots = slots_make(8, memory=40)  # at most two partial gradients: 2 or 3 shares on a rank
     assert plan_make([job], slots[:6]).sizes["large"] == 6
     waiting = plan_make([job], slots[:5]).waiting["large"]
     assert waiting == "needs 6 slots; there are 5"
@@ -313,13 +313,13 @@ def test_growth_rests_and_pays() -> None:
     assert rests.again == NOW + 4
     grown = plan_make([job_make("job", changed=NOW - 6)], slots, last=before, now=NOW)
     assert grown.sizes["job"] == 16
-    # Three times as fast wins at most 180 s in a minute.
+    # Even a job that becomes three times as fast gains at most 180 s in a minute.
     costly = plan_make([job_make("job", cost=200.0)], slots, last=before, now=NOW)
     assert costly.sizes["job"] == 4
 
 
 def test_places() -> None:
-    slots = slots_make(16)  # 4 hosts of 4
+    slots = slots_make(16)  # 4 hosts with 4 slots each
     one = plan_make([job_make("a", most=4), job_make("b", 1.0, most=3)], slots)
     hosts = {slot.name: slot.host for slot in slots}
     assert all(len({hosts[slot] for slot in own}) == 1 for own in one.slots.values())
@@ -365,8 +365,8 @@ def test_a_hopeless_deadline_is_said_to_be_so() -> None:
 
 
 def starve(ageing: float) -> bool:
-    """Whether a job that needs half of the slots never starts, while one small job of a higher tier
-    ends each minute and the next one waits already."""
+    """Return whether a job that needs half of the slots never starts, while one small job of a
+    higher tier ends each minute and the next one already waits."""
     slots, rules = slots_make(8), Settings(ageing=ageing)
     last: Map = {}
     ends: dict[str, float] = {}  # of the small ones that run
@@ -392,7 +392,7 @@ def test_no_job_starves_with_ageing() -> None:
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_every_job_ends(data: st.DataObject) -> None:
-    """With ageing, whatever comes, each job that can run ends."""
+    """With ageing, each job that can run ends, whatever else arrives."""
     slots = slots_make(data.draw(st.integers(2, 12)))
     left: dict[str, float] = {}
     jobs: dict[str, PolicyJob] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be asked of the scheduler is checked once, and what is refused says what to change."""
+"""Requests to the scheduler are checked in one place, and errors say what to change."""
 
 from typing import Any
 
@@ -33,14 +33,14 @@ def test_a_specification_is_read_and_written() -> None:
     spec = spec_read(FULL)
     assert (spec.least, spec.most, spec.name) == (2, 8, "digits")
     assert spec.fields() == FULL
-    assert spec_read({**FULL, "asked": {"min": 1, "max": 2}}) == spec  # as a store has it
+    assert spec_read({**FULL, "asked": {"min": 1, "max": 2}}) == spec  # like in a store
 
 
 def test_all_but_the_command_has_a_default() -> None:
     spec = spec_read({"command": ["/bin/../my train.py", "x"]})
     assert spec == JobSpec(("/bin/../my train.py", "x"), name="my-train.py")
     assert spec_read({"command": ["\N{SNOWMAN}"]}).name == "job"
-    assert spec_read({"command": ["x"], "min": 2.0}).least == 2  # JSON knows one kind of number
+    assert spec_read({"command": ["x"], "min": 2.0}).least == 2  # JSON has one kind of number
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_the_service_is_killed_and_comes_back(serving: Serving, alone: str, tmp_
 
 
 def test_a_second_service_is_refused(serving: Serving) -> None:
-    """It would cut the first one off from its jobs."""
+    """Otherwise it would cut the first service off from its jobs."""
     order = [*DDL, "serve", "--store", serving.path, "--listen", "0"]
     done = subprocess.run(order, cwd=serving.folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
@@ -147,7 +147,7 @@ def test_a_connection_that_is_cut_is_made_again(serving: Serving, tmp_path: Path
 
 @pytest.mark.slow
 def test_all_processes_of_a_job_are_killed(serving: Serving, alone: str, tmp_path: Path) -> None:
-    """It goes on from its newest checkpoint."""
+    """The job resumes from its newest checkpoint."""
     go = tmp_path / "go"
     job = serving.submit(*STEPS, "--go", go, "--share", 0.01, "--every", 5, max=1)
     saved = serving.folder_of(job).checkpoints / "0"
@@ -162,8 +162,8 @@ def test_all_processes_of_a_job_are_killed(serving: Serving, alone: str, tmp_pat
 
 @pytest.mark.slow
 def test_a_job_that_gains_nothing_from_slots(serving: Serving, tmp_path: Path) -> None:
-    """Its steps wait for something else. It is measured with two sizes, and leaves the rest to a
-    job that gains from them."""
+    """The steps of a job wait for something else. It is measured with two sizes, and leaves the
+    other slots to a job that becomes faster."""
     go = tmp_path / "go"
     limited = serving.submit("--go", go, "--share", 0, "--step", 0.1, "--steps", 2000, max=4)
     measured = serving.folder_of(limited)
@@ -185,8 +185,8 @@ def test_a_job_that_gains_nothing_from_slots(serving: Serving, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_deadline(serving: Serving, tmp_path: Path) -> None:
-    """With two of four slots its 2000 steps would take 600 s. One that nobody can meet changes
-    nothing."""
+    """With two of four slots, its 2000 steps would take 600 s. A deadline that no plan can meet
+    changes nothing."""
     go, now = tmp_path / "go", time.time()
     other = serving.submit("--go", go, "--steps", 2000)
     hurried = serving.submit("--go", go, "--steps", 2000, deadline=now + 520)
@@ -287,11 +287,11 @@ served.main()
     assert serving.folder_of(job).has_checkpoint()
     bad.unlink()
     folder = serving.folder_of(job)
-    folder.result_write({**folder.result(), "state": "resumed"})  # as the REST interface does
+    folder.result_write({**folder.result(), "state": "resumed"})  # like the REST interface
     serving.move(job, "waiting")
     serving.wait(job, "done")
     assert serving.state(job) == alone
-    assert len(serving.pids(job)) >= 4  # one that fails before the other may be replaced
+    assert len(serving.pids(job)) >= 4  # if one fails before the other, it may be replaced
 
 
 FULL = """
@@ -411,7 +411,7 @@ def test_a_job_that_has_waited_long_comes_first(tmp_path: Path) -> None:
         now = time.time()
         high = serving.store.job_submit("t", "high", {**spec, "tier": 1}, now)
         low = serving.store.job_submit("t", "low", spec, now - 1000)
-        serving.store.plan_write({}, now)  # which counts how long they have waited
+        serving.store.plan_write({}, now)  # it counts how long they have waited
         serving.start()
         wait_for(serving.store.slots)
         assert list(serving.store.slots()) == [low]

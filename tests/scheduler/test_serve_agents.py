@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl serve` with the slots of agents that dial in: real agents, which come, go and are killed."""
+"""`ddl serve` with the slots of real agents that dial in, leave and are killed."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from ddl_elastic.engines.host_agent import JoinRefused
 
 
 class AgentServing(Serving):
-    """Where the slots are agents'."""
+    """A service with the slots of agents."""
 
     def __init__(self, folder: Path) -> None:
         self.token = folder / "token"
@@ -67,8 +67,8 @@ def serving(tmp_path: Path) -> Iterator[AgentServing]:
 
 @pytest.mark.slow
 def test_agents_come_and_go(serving: AgentServing, alone: str, tmp_path: Path) -> None:
-    """A job waits for a first agent, grows with the second, goes on without the service, and when
-    an agent is killed or leaves."""
+    """A job waits for a first agent, grows with the second, and continues without the service and
+    after an agent is killed or leaves."""
     go = tmp_path / "go"
     job = serving.submit(*STEPS, "--go", go, "--every", 5)
     first = serving.agent(1)
@@ -78,14 +78,14 @@ def test_agents_come_and_go(serving: AgentServing, alone: str, tmp_path: Path) -
     serving.kill()
     serving.start()
     serving.wait_for_size(job, 3)
-    assert len(serving.pids(job)) == 3  # nobody has restarted
+    assert len(serving.pids(job)) == 3  # no worker was restarted
     second.kill()
     wait_for(lambda: len(serving.alive(job)) == 1)
     serving.wait_for_size(job, 1)
     third = serving.agent(1)
     wait_for(lambda: len(serving.alive(job)) == 2)
     serving.wait_for_size(job, 2)
-    first.send_signal(signal.SIGTERM)  # as Slurm does at the end of an allocation
+    first.send_signal(signal.SIGTERM)  # like Slurm at the end of an allocation
     assert first.wait(LIMIT) == 0
     wait_for(lambda: len(serving.alive(job)) == 1)
     go.touch()
@@ -100,8 +100,8 @@ def test_agents_come_and_go(serving: AgentServing, alone: str, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_all_agents_are_lost(serving: AgentServing, alone: str, tmp_path: Path) -> None:
-    """The job goes on from its newest checkpoint once there are others; so it does when its run is
-    killed, whose workers end then."""
+    """The job resumes from its newest checkpoint once other agents have connected. The same happens
+    when its run is killed, whose workers then end."""
     go = tmp_path / "go"
     job = serving.submit(*STEPS, "--go", go, "--share", 0.01, "--every", 5)
     agent = serving.agent(1)

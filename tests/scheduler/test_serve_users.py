@@ -106,7 +106,7 @@ def test_workers_end_with_their_run(serving: UserServing) -> None:
 
 @needs_root
 def test_a_job_without_a_folder(serving: UserServing) -> None:
-    """It runs where only the service may enter."""
+    """The program runs in a folder that only the service may enter."""
     program = serving.folder / "program" / PROGRAM.name
     spec: dict[str, Any] = {"command": [str(program), "--steps", "5"], "logical": 12, "max": 1}
     job = serving.store.job_submit("t", "no folder", spec, time.time())
@@ -116,7 +116,7 @@ def test_a_job_without_a_folder(serving: UserServing) -> None:
 
 @needs_root
 def test_a_folder_that_the_user_cannot_enter(serving: UserServing) -> None:
-    """The service could, and its working directory would let the user in."""
+    """The service could enter it, and its working directory would give the user access."""
     closed = serving.folder / "closed"
     inner = closed / "program"
     inner.mkdir(parents=True)

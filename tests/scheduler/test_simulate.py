@@ -57,17 +57,17 @@ def test_one_job_takes_what_its_steps_take() -> None:
 
 
 def test_a_job_that_grows_goes_on_meanwhile() -> None:
-    """Ours goes on while new processes start. A restart does nothing for 30 s."""
+    """With libddl, a job continues while new processes start. A restart stops it for 30 s."""
     slots = slots_make(1, 8)
     shares = StepModel(8, 0.25, measured=True)
-    # `long` has 4 of 8 slots beside `short`, and 8 when that has ended.
+    # `long` has 4 of 8 slots while `short` runs, and 8 afterwards.
     jobs = [Submission("long", 0.0, shares, 2000, 8), Submission("short", 0.0, shares, 200, 8)]
     methods = {method.name: method for method in methods_all(slots)}
     ours, restarts = (simulate(jobs, slots, methods[name]) for name in (OURS, RESTARTS))
     assert [stretch.size for stretch in ours.stretches if stretch.name == "long"] == [4, 8]
     short = START + 200 * 0.5
     assert ours.times["short"] == pytest.approx(short)
-    done = (short - START) / 0.5 + (START - 0.5) / 0.5  # at 4 ranks, without the change itself
+    done = (short - START) / 0.5 + (START - 0.5) / 0.5  # at 4 ranks, excluding the change itself
     assert ours.times["long"] == pytest.approx(short + START + (2000 - done) * 0.25)
     late = restarts.times["long"] - ours.times["long"]
     assert 20 < late < 60 + 30
@@ -87,7 +87,7 @@ def check_outcome(outcome: Outcome, jobs: Sequence[Submission]) -> None:
     for _, change in sorted(changes):
         had += change
         assert 0 <= had <= len(SLOTS)
-    for job in jobs:  # no job computes more than its slots can
+    for job in jobs:  # no job computes more than its slots allow
         assert by_job[job.name] >= job.work * (1 - 1e-6)
     total = sum(by_job.values())
     assert outcome.busy == pytest.approx(total / outcome.makespan / len(SLOTS))
@@ -109,7 +109,7 @@ def check_goals(results: Sequence[Result], of_srtf: float) -> None:
     assert ours.mean <= 0.95 * by_name[RESTARTS].mean
     assert ours.p99 < fifo.p99
     assert ours.makespan < fifo.makespan
-    assert by_name[BOUND].mean < ours.mean  # else the simulation flatters
+    assert by_name[BOUND].mean < ours.mean  # otherwise the simulation is too optimistic
     assert ours.busy >= 0.95
 
 
@@ -151,7 +151,7 @@ def test_adaptdls_workloads(tmp_path: Path) -> None:
 
 
 def test_phillys_trace(tmp_path: Path) -> None:
-    """Jobs of eight hours of the day are sampled; too short ones and those without GPUs are not."""
+    """Jobs from eight hours of the day are sampled, except short ones and those without GPUs."""
     path = tmp_path / "philly.csv"
     path.write_text(PHILLY)
     jobs = workload_read(str(path), 0, 160, 1.0)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl serve` and what starts its runs: a framework that cannot be imported, or crashes, costs one
-order at most; what runs jobs has no connection by which orders come."""
+"""`ddl serve` and the process that starts its runs. A framework that cannot be imported, or
+crashes, costs at most one request. The process that runs a job has no connection over which
+requests arrive."""
 
 import os
 import socket
@@ -18,7 +19,7 @@ from ddl_scheduler.runner.protocol import RunSpec
 from ddl_scheduler.runner.starter import Starter, StarterLost
 from ddl_scheduler.service.service import LOOK_EVERY, Service
 
-# Runs an order whose program has this text.
+# Runs a request whose program has this text.
 Start = Callable[[str], None]
 
 
@@ -28,15 +29,15 @@ def order_sockets() -> int:
         try:
             with socket.socket(fileno=os.dup(int(name))) as each:
                 found += each.type == socket.SOCK_SEQPACKET
-        except OSError:  # it is none
+        except OSError:  # it is not a request
             continue
     return found
 
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
-    """Programs' texts are the name of what they import. Each run writes a file "ran N", in which is
-    how many sockets for orders it has."""
+    """The text of a program is the name of the framework that it imports. Each run writes a file
+    "ran N", with its number of sockets for requests."""
 
     def preload(_modules: Any, path: Path) -> None:
         text = path.read_text()
@@ -86,7 +87,7 @@ def test_a_framework_that_cannot_be_imported(start: Start, tmp_path: Path) -> No
 
 
 def test_a_framework_that_crashes(start: Start, tmp_path: Path) -> None:
-    """The order that it was started for is lost. Its job's lock shows that."""
+    """The request for which it was started is lost. The lock of its job shows this."""
     (tmp_path / "crash").touch()
     start("one")
     wait_until(lambda: not (tmp_path / "crash").exists())
@@ -120,7 +121,7 @@ def test_a_starter_that_has_ended(tmp_path: Path) -> None:
 
 
 def test_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service goes on looking at its store."""
+    """The service continues to read its store."""
     with Starter() as made, Service(tmp_path / "jobs.db", [], made) as service:
         service.turn()
         looked, then = service._looked, time.time() - 3600

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler stores survives it, and is refused where it makes no sense."""
+"""The scheduler's data survives the scheduler, and changes that are not consistent raise errors."""
 
 import json
 import sqlite3
@@ -51,8 +51,8 @@ def states(store: Store) -> dict[int, str]:
 
 
 def test_killed_at_every_statement(run_here: Run, tmp_path: Path) -> None:
-    """No job is lost, and none is done twice. A killed process loses nothing that it has written,
-    so the files need no disk."""
+    """No job is lost, and none runs twice. A killed process loses nothing that it has written, so
+    the files need no disk."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else tmp_path) as folder:
         ended = run_here([sys.executable, str(PROGRAM), folder])
         points = int(ended.expect_success().out.split()[0])
@@ -140,7 +140,7 @@ def test_a_full_disk_changes_nothing(store: Store, path: Path) -> None:
                 full.job_submit("t", f"key{number}", {"text": "x" * 1000}, 1.0)
         assert len(full.jobs()) == number
         full._one(f"PRAGMA max_page_count = {pages + 1000}")
-        full.job_submit("t", "later", {}, 2.0)  # and it goes on when there is room again
+        full.job_submit("t", "later", {}, 2.0)  # it continues when there is space again
         assert len(full.jobs()) == number + 1
 
 
@@ -187,7 +187,7 @@ def test_plans_become_intents(store: Store) -> None:
     for intent in store.intents():
         store.intent_close(intent)
     store.plan_write({one: ("s1",), two: ("s3", "s4")}, 2.0)
-    # A slot is given back before it is given to another job; agents are stopped by their names.
+    # A slot is released before it is allocated to another job; agents are stopped by their names.
     assert [(i.kind, i.agent) for i in store.intents()] == [
         ("stop", f"{one}-1-s2"),
         ("stop", f"{one}-1-s3"),
@@ -214,7 +214,7 @@ def test_time_is_counted(store: Store) -> None:
     one, two = (store.job_submit("t", key, {}, 0.0) for key in "ab")
     store.plan_write({one: ("s1", "s2")}, 10.0)
     store.plan_write({one: ("s1",), two: ("s2",)}, 30.0)
-    store.plan_write({two: ("s2",)}, 40.0)  # `one` is paused by the policy
+    store.plan_write({two: ("s2",)}, 40.0)  # the policy pauses `one`
     store.job_move(two, "done", 50.0)
     first, second = store.jobs()
     assert (first.state, first.used, first.waited, first.changed) == ("waiting", 50.0, 20.0, 40.0)
@@ -318,7 +318,7 @@ def test_events_are_read_in_parts(store: Store) -> None:
     assert [text for *_, text in store.events(after=first)] == ["submitted", "submitted"]
 
 
-# ---- what grows, and the clock ----
+# ---- growth of the file, and the clock ----
 
 
 def add_ended(store: Store, count: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job's steps and shares are measured while it runs."""
+"""The measurement of a job's steps and shares while it runs."""
 
 import pytest
 

@@ -25,7 +25,7 @@ def verify(folder: Path, extra: str = "") -> str:
         file.write_text(text.replace("[Service]\n", f"[Service]\n{extra}"))
         files.append(str(file))
     done = subprocess.run(["systemd-analyze", "verify", *files], capture_output=True, text=True)
-    # Other units of the machine are read as well.
+    # systemd reads other units of the machine as well.
     about = [line for line in done.stderr.splitlines() if "ddl-" in line]
     return "\n".join(about) or ("" if done.returncode == 0 else done.stderr)
 
@@ -78,6 +78,6 @@ def test_commands_of_the_units_start_a_cluster(tmp_path: Path) -> None:
         wait_for(lambda: "listening on http" in log.read_text(), "the service")
         wait_for(lambda: "has connected with 3 slots" in log.read_text(), "the agent")
     finally:
-        for process in reversed(processes):  # with SIGTERM, as systemd does
+        for process in reversed(processes):  # with SIGTERM, like systemd
             process.send_signal(signal.SIGTERM)
             assert process.wait(LIMIT) == 0, log.read_text()

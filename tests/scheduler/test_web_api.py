@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The REST interface over HTTP, on a real store. The scheduling loop is pretended: FakeCluster."""
+"""The REST interface over HTTP, with a real store. FakeCluster simulates the scheduling loop."""
 
 import json
 import socket
@@ -69,7 +69,7 @@ def test_the_same_key_is_the_same_job_even_at_once_and_scaled(site: Site) -> Non
     other = site.ask("POST", "/v1/jobs", {**JOB, "tier": 1}, headers={"idempotency-key": "once"})
     assert other.status == 409 and "with other values" in other.text
     same = site.ask("POST", "/v1/jobs", JOB, role="other", headers={"idempotency-key": "once"})
-    assert same.status == 201  # keys of another tenant are others
+    assert same.status == 201  # keys of another tenant are different keys
 
 
 def test_jobs_are_listed_by_pages(site: Site) -> None:
@@ -113,10 +113,10 @@ def test_what_the_cluster_tells_is_shown(site: Site) -> None:
         metrics = site.ask("GET", "/metrics").text
         assert f'ddl_job_steps_total{{job="{job}",name="train.py",tenant="a"}} 12' in metrics
         assert f'ddl_job_workers{{job="{job}",name="train.py",tenant="a"}} 1' in metrics
-        assert f'ddl_job_loss{{job="{job}"' not in metrics  # it is no number
+        assert f'ddl_job_loss{{job="{job}"' not in metrics  # it is not a number
         overview = site.ask("GET", "/v1/overview").json
         assert {"slots", "jobs", "tenants", "suspects", "problem"} == set(overview)
-        # What a job has reported stays when it has ended.
+        # The data that a job has reported remains after its end.
         _wait(lambda: site.ask("GET", f"/v1/jobs/{job}/report").json["history"])
         site.cluster.reports = {}
         last = site.ask("GET", f"/v1/jobs/{job}/report").json
@@ -133,7 +133,7 @@ def test_what_the_cluster_tells_is_shown(site: Site) -> None:
         site.store.job_move(job, "cancelled", time.time())
 
 
-# ---- who may do what ----
+# ---- roles ----
 
 
 def test_a_tenant_sees_its_own_jobs_only(site: Site) -> None:
@@ -215,10 +215,10 @@ def test_a_revoked_token_ends_its_streams(site: Site, monkeypatch: pytest.Monkey
     assert all(line in ("", ": alive") for line in lines)
 
 
-# ---- what is refused ----
+# ---- errors ----
 
 REFUSED: list[tuple[int, str, str, Any, str | None, str]] = [
-    # status, method, path, body, role, what the message has
+    # status, method, path, body, role, parts of the message
     (400, "POST", "/v1/jobs", {"command": []}, "user", "command is '0 items'"),
     (400, "POST", "/v1/jobs", {**JOB, "min": 5}, "user", "min is 5; allowed: at most max"),
     (400, "POST", "/v1/jobs", {**JOB, "cores": 5}, "user", "only the fields command, min"),
@@ -331,7 +331,7 @@ def test_limits_of_rate_streams_and_slow_bodies(tmp_path: Path) -> None:
 
 
 def test_streams_are_counted_when_asked_for(tmp_path: Path) -> None:
-    """Those that are asked for at once, too, and a tenant leaves some to others."""
+    """Streams that are opened at once count, too, and each tenant leaves some to others."""
     with closing(Site(tmp_path, Limits(streams=7, tenant_streams=4))) as site:
         statuses, connections = _open_streams(site, "user", 20)
         assert (statuses.count(200), statuses.count(429)) == (4, 16)
@@ -448,7 +448,7 @@ def test_logs_are_escaped_and_read_by_lines(site: Site) -> None:
     path = f"/v1/jobs/{job}/logs/worker2?offset={first['next']}"
     assert site.ask("GET", path).json == {"text": "", "next": first["next"]}
     site.ask("POST", f"/v1/jobs/{job}/cancel")
-    assert site.ask("GET", path).json["text"] == "half"  # nothing more will come
+    assert site.ask("GET", path).json["text"] == "half"  # nothing more will arrive
     assert site.ask("GET", f"/v1/jobs/{job}/logs/worker2?offset=99999").json["text"] == ""
     long = b"x" * (CHUNK + 10) + b"\n"
     _log(site, job, "worker3", long)
@@ -511,7 +511,7 @@ def test_events_come_as_they_happen_and_none_twice(site: Site) -> None:
     assert next(resumed) == seen[-1]
     own = _messages(_stream(site, "/v1/events/stream", last=seen[-2][1]))
     mine = site.submit()
-    assert next(own)[2]["job"] == mine  # that of the other tenant is left out
+    assert next(own)[2]["job"] == mine  # without the other tenant's events
 
 
 def test_the_overview_is_sent_again_when_it_changes(site: Site) -> None:
@@ -534,7 +534,7 @@ def test_metrics_escape_what_they_show(site: Site) -> None:
     assert all(line.startswith(("#", "ddl_")) for line in shown.splitlines())
 
 
-# ---- where it is served ----
+# ---- the port and address ----
 
 
 def test_tokens_do_not_travel_over_networks_unencrypted() -> None:
@@ -581,7 +581,7 @@ def _stream(site: Site, path: str, role: str = "user", last: str = "") -> Iterat
             assert b" 200 " in status, status
             while file.readline().strip():
                 pass
-            while line := file.readline():  # chunks of HTTP: a length, and what it is of
+            while line := file.readline():  # chunks of HTTP: a length, and this many bytes
                 chunk = file.read(int(line, 16) + 2)[:-2]
                 yield from chunk.decode().rstrip("\n").split("\n")
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client and the commands of `ddl` that ask `ddl serve`, over HTTP on a real store."""
+"""The client and the commands of `ddl` that send requests to `ddl serve`, over HTTP with a real
+store."""
 
 import argparse
 import json
@@ -50,7 +51,7 @@ def ddl(
         try:
             parsed = parser.parse_args(arguments)
             code = parsed.run(parsed)
-        except CommandError as error:  # as ddl does
+        except CommandError as error:  # like ddl
             return 2, "", str(error)
         except SystemExit as error:
             code = error.code
@@ -152,7 +153,7 @@ def test_exit_codes_tell_what_was_wrong(site: Site, ddl: Ddl) -> None:
     ):
         code, out, err = ddl(*wrong)
         assert (code, out) == (2, "") and err
-    with socket.socket() as nobody:  # bound, and not listening
+    with socket.socket() as nobody:  # bound, but not listening
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         code, _, err = ddl("job", "list", "--server", url)
@@ -175,7 +176,7 @@ def test_logs_are_printed_and_followed(site: Site, ddl: Ddl) -> None:
     (folder / "worker1.log").write_text("x" * 200000 + "\n")
     code, out, _ = ddl("job", "logs", str(job))
     assert code == 0 and out.startswith("began\n[0] one\n[0] \\x1b]0;title\\x07two\n[1] xxx")
-    assert out.count("x" * 1000) == 200 or out.count("x") == 200000 + 2  # all of it is there
+    assert out.count("x" * 1000) == 200 or out.count("x") == 200000 + 2  # the output is complete
     assert ddl("job", "logs", str(job), "--worker", "0")[1].count("\n") == 2
     ends = threading.Timer(0.2, lambda: site.ask("POST", f"/v1/jobs/{job}/cancel"))
     ends.start()
@@ -228,7 +229,7 @@ def test_the_installed_ddl_has_the_commands(run_here: Run) -> None:
         assert f"\n  {command} " in shown
 
 
-# ---- where the server is, and the token ----
+# ---- the server's address, and the token ----
 
 
 def test_what_is_set_counts_before_the_file(
@@ -281,7 +282,7 @@ def test_a_submission_is_repeated_when_the_answer_is_lost(site: Site) -> None:
                 seen.append(request)
                 server.sendall(request)
                 with server.makefile("rb") as file:
-                    answer = file.read()  # the client asks for one answer a connection
+                    answer = file.read()  # the client sends one request in each connection
                 if number == 2:
                     connection.sendall(answer)
 

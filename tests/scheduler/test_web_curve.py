@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job reported over time is kept in a file."""
+"""The history of a job's reports is kept in a file."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def test_another_process_goes_on(tmp_path: Path) -> None:
     for time in range(5):
         first.add(point(time))
     with path.open("a") as file:
-        file.write('\n{"time": 5, "wor')  # it was killed in the middle of a line
+        file.write('\n{"time": 5, "wor')  # the service was killed in the middle of a line
     second = Curve(path)
     assert second.points == first.points == [point(time) for time in range(5)]
 

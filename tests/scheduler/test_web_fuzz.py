@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests made of the OpenAPI document by schemathesis: no answer is a 5xx, each is as described,
-and what breaks a schema is refused. A sample in `make test`, more in `make test-web`.
+"""Requests that schemathesis generates from the OpenAPI document. No response is a 5xx, each has
+the described form, and requests that violate a schema are rejected. `make test` runs a sample,
+`make test-web` more.
 """
 
 import subprocess
@@ -13,14 +14,14 @@ from web_site import Site
 
 from ddl_scheduler.web.limits import Limits
 
-# What the schemas do not tell, such as that min is at most max, is refused too; large bodies are.
+# Constraints that the schemas lack, such as min <= max, and large bodies also cause errors.
 CONFIG = """
 [checks]
 positive_data_acceptance.enabled = false
 negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 409, 413, 415]
 """
 ALL = [
-    *("--exclude-path-regex", "stream"),  # which have no end
+    *("--exclude-path-regex", "stream"),  # these do not end
     *("--request-timeout", "60", "--suppress-health-check", "all"),  # on a busy machine
 ]
 SAMPLE = [*ALL, "--phases", "fuzzing", "--max-examples", "3"]

@@ -42,7 +42,7 @@ def test_readyz_reports_locked_store_and_stalled_planner(serving: Serving) -> No
     assert probe(serving, "/readyz") == (200, "ok\n")
     other = sqlite3.connect(serving.path, isolation_level=None)
     try:
-        other.execute("BEGIN IMMEDIATE")  # as a stuck backup would
+        other.execute("BEGIN IMMEDIATE")  # like a hanging backup
         wait_for(
             lambda: probe(serving, "/readyz") == (503, "the store cannot be written\n"), "locked"
         )

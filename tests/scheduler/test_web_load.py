@@ -31,14 +31,14 @@ PATHS = (
 
 
 class Client:
-    """One of several at a time, each at its share of the rate."""
+    """One of several clients at the same time, each with its part of the rate."""
 
     def __init__(self, site: Site, number: int, began: float) -> None:
         self.site, self.number, self.began = site, number, began
         self.random = random.Random(number)
         self.connection = HTTPConnection("127.0.0.1", site.port, timeout=60)
         self.statuses: Counter[int] = Counter()
-        self.accepted: dict[str, set[int]] = {}  # the jobs that were told, by key
+        self.accepted: dict[str, set[int]] = {}  # the acknowledged jobs, by key
 
     def run(self) -> None:
         interval = THREADS / RATE
@@ -58,7 +58,7 @@ class Client:
         elif kind < 0.7:
             self.send("POST", "/v1/jobs", self.random.choice(BAD), headers)
         elif kind < 0.9:
-            key = f"{self.number}-{turn // 3}"  # asked up to three times
+            key = f"{self.number}-{turn // 3}"  # each is requested up to three times
             headers["idempotency-key"] = key
             answer = self.send("POST", "/v1/jobs", GOOD % key, headers)
             if answer:
@@ -69,7 +69,7 @@ class Client:
             self.send("POST", f"/v1/jobs/{job}/{action}", None, headers)
 
     def send(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> int:
-        """The number of the job that was submitted; 0 if none was."""
+        """Return the number of the job that was submitted; 0 if none was."""
         self.connection.request(method, path, body, headers)
         answer = self.connection.getresponse()
         answer.read()
@@ -86,7 +86,7 @@ def test_200_requests_a_second_for_a_minute(
     stop = threading.Event()
 
     def schedule() -> None:
-        """As the scheduling loop does, something else writes to the store meanwhile."""
+        """Meanwhile, another writer writes to the store, like the scheduling loop."""
         store = Store(site.path)
         while not stop.wait(0.5):
             job = next((each.id for each in store.jobs("waiting")), None)

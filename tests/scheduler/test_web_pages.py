@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's pages: sessions over HTTP, and what a person sees in headless Chromium."""
+"""The scheduler's pages: sessions over HTTP, and the pages in headless Chromium."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from ddl_scheduler.base.logs import log_folder
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
-LIMIT = 120  # seconds for what a page shows, on a busy machine
+LIMIT = 120  # seconds until a page shows a change, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def log_in(site: Site, token: str, **headers: str) -> Answer:
 
 
 def session(site: Site, role: str) -> tuple[dict[str, str], str]:
-    """The headers of a browser with a session, and the CSRF token of its pages."""
+    """Return the headers of a browser with a session, and the CSRF token of its pages."""
     cookie = log_in(site, site.tokens[role]).headers["set-cookie"].partition(";")[0]
     page = site.ask("GET", "/", role=None, headers={"cookie": cookie})
     found = re.search(r'<meta name="csrf" content="([^"]+)">', page.text)
@@ -176,7 +176,7 @@ def browser(site: Site) -> Iterator[Browser]:
 
 
 def running_job(site: Site) -> int:
-    """A job with a history of deaths, joins and a preemption, beside one that waits."""
+    """A job with a history of deaths, joins and a preemption, and one that waits."""
     job, waiting = site.submit(max=8, name="digits"), site.submit(min=9, name="large")
     for count in (4, 2):
         site.store.plan_write({job: tuple(f"h1.{n}" for n in range(count))}, time.time())
@@ -218,7 +218,7 @@ def test_a_person_sees_and_steers_jobs(site: Site, browser: Browser) -> None:
     assert colors[0] == colors[1] != colors[2]
     text = browser.find("main").text
     assert "2 of 4" in text and "needs 9 slots; <b>tenant</b> a may have 8" in text
-    # The map changes by itself.
+    # The map updates itself.
     site.cluster.places[2] = ("h1.2", "h1", "used", job)
     browser.wait("document.querySelectorAll('a.slot').length === 3")
 
@@ -260,7 +260,7 @@ def test_a_person_sees_and_steers_jobs(site: Site, browser: Browser) -> None:
     points = browser.run(shown)
     site.cluster.reports[job]["steps"] = 11
     browser.wait(f"{shown} > {points}")
-    site.store.job_move(job, "cancelled", time.time())  # which is no preemption
+    site.store.job_move(job, "cancelled", time.time())  # the change is not a preemption
     browser.wait("document.getElementById('events').textContent.includes('cancelled')")
     assert browser.run("document.getElementById('workers').data[3].x.length") == 1
     assert browser.problems() == []

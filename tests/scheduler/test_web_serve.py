@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole way: `ddl serve`, its interfaces, and jobs that really train. `make test-web`."""
+"""`ddl serve` with its interfaces, and real training jobs. `make test-web`."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def test_a_job_is_submitted_preempted_followed_and_done(
             lines = ddl("job", "logs", "-f", str(job)).splitlines()  # 0: it is done
             logs[job] = [line.split("state ")[1] for line in lines if "] state " in line]
             assert client.job(job)["state"] == "done"
-        assert len(logs[low]) == 1 and logs[low] == logs[high]  # the same bits, undisturbed or not
+        assert len(logs[low]) == 1 and logs[low] == logs[high]  # the same bits as undisturbed
         report = client.ask("GET", f"/v1/jobs/{low}/report")
         assert report["history"] and report["live"]["steps"] == 40
         serving.kill()
@@ -97,7 +97,7 @@ def test_a_job_is_submitted_preempted_followed_and_done(
 
 
 class TlsServing(Serving):
-    """On all addresses of this machine, with a certificate of its own for `localhost`."""
+    """Listen on all addresses of this machine, with a certificate for `localhost`."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only some of the small adapters have, as a user with a strict type checker writes it.
-test_typing.py adds what they have in common."""
+"""The particular functions of some small adapters, as a user with a strict type checker writes
+them."""
 
 from __future__ import annotations
 

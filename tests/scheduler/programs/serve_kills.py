@@ -69,7 +69,7 @@ def check(path: Path) -> None:
         ends = [text for _, _, _, text in store.events(job=record.id) if text == "done"]
         assert len(ends) == 1
         assert len(re.findall(r"^state", written, re.M)) == 1, written
-        if record.key == "b":  # one worker; a killed service is no reason to start another one
+        if record.key == "b":  # one worker: a killed service is no reason to start another worker
             assert written.count("pid ") == 1, written
     store.close()
 
@@ -93,7 +93,7 @@ def end(child: int) -> int:
 def try_point(path: Path, kill_at: int) -> None:
     submit(path)
     codes = [end(fork(lambda: serve(path, kill_at)))]
-    if kill_at % 3 == 0:  # and then while it recovers
+    if kill_at % 3 == 0:  # and then during recovery
         codes.append(end(fork(lambda: serve(path, 1 + 7 * kill_at % 20))))
     codes.append(end(fork(lambda: serve(path, 0))))
     assert {*codes} <= {0, -signal.SIGKILL} and codes[-1] == 0, (kill_at, codes)

@@ -24,7 +24,7 @@ def layers(width: int) -> list[nn.Module]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--go", type=Path, default=Path())  # there from the start
+    parser.add_argument("--go", type=Path, default=Path())  # in use from the start
     parser.add_argument("--share", type=float, default=0.05, help="seconds")
     parser.add_argument("--step", type=float, default=0.0, help="seconds that no worker saves")
     parser.add_argument("--steps", type=int, default=150)

@@ -21,7 +21,7 @@ SLOTS = ("s0", "s1", "s2")
 
 
 class Engine:
-    """Its agents are files. It outlives the scheduler, as engines do."""
+    """An engine whose agents are files. It outlives the scheduler, like real engines."""
 
     def __init__(self, folder: Path, point: Callable[[], None]) -> None:
         self._folder, self._point = folder, point
@@ -29,7 +29,7 @@ class Engine:
             (folder / name).mkdir(exist_ok=True)
 
     def carry_out(self, intent: Intent) -> None:
-        """Start or stop an agent, unless that has been done."""
+        """Start or stop an agent, unless this has been done."""
         agent, ended = self._folder / "agents" / intent.agent, self._folder / "ended" / intent.agent
         self._point()
         if intent.kind == "start" and not agent.exists() and not ended.exists():
@@ -106,7 +106,7 @@ def main(root: Path) -> None:
         folder.mkdir()
         first = run(folder, kill_at)
         assert first in (0, -signal.SIGKILL), kill_at
-        if kill_at % 3 == 0:  # and then while it recovers
+        if kill_at % 3 == 0:  # and then during recovery
             assert run(folder, 1 + 7 * kill_at % 40) in (0, -signal.SIGKILL), kill_at
         assert run(folder, 0) == 0, kill_at
         check(folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's web app on a real port, with a real store and a pretended cluster."""
+"""The scheduler's web app on a real port, with a real store and a simulated cluster."""
 
 import json
 import threading
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 @dataclass
 class FakeCluster:
-    """Stands for the scheduling loop: what the app is told of jobs and slots is set by the test."""
+    """Stands for the scheduling loop: the test sets what the app is told about jobs and slots."""
 
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
     places: list[tuple[str, str, str, int | None]] = field(default_factory=list)
