@@ -18,14 +18,14 @@ from pathlib import Path
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 SECTION = re.compile(r"/\* -{8,} (\w+) \*/")
 MARK = re.compile(r"/\* ---- ddl: .*? \*/")
-# Declarations behind one comment: functions or macros in a row, or two fields of one type.
+# Declarations after one comment: functions or macros in a row, or two fields of one type.
 SHARED = re.compile(r"(?:\n(?:DDL_API [^;/]*;|#define [^\n/]*))+|\n +\w+ \w+, \w+;")
-# What every struct has; elsewhere a field tells what it is.
+# The comment of every struct; elsewhere a field's comment describes it.
 FIELDS = {"struct_size": "sizeof(the struct)", "reserved": "0"}
 
 
 def body(comment: str) -> str:
-    """The comment's text in Doxygen's language."""
+    """Return the comment's text in Doxygen's language."""
     lines = [re.sub(r"^\s*\* ?", "", line) for line in comment[2:-2].strip().splitlines()]
     text, kept = [], False
     for line in lines:
@@ -35,7 +35,7 @@ def body(comment: str) -> str:
         if line and indented != kept:
             text.append("@verbatim" if indented else "@endverbatim")
             kept = indented
-        # Of prose Doxygen takes one star off each line, of kept lines none.
+        # In prose, Doxygen removes one star from each line, in kept lines none.
         text.append(line if kept else f" * {escape(line)}")
     if kept:
         text.append("@endverbatim")
@@ -43,13 +43,13 @@ def body(comment: str) -> str:
 
 
 def escape(line: str) -> str:
-    """A line of prose, of which nothing is a command; `name` is code."""
+    """Return a line of prose in which nothing is a command; `name` is code."""
     line = re.sub(r"[\\@<>#%&]", r"\\\g<0>", line)
     return re.sub(r"`([^`]*)`", r"<tt>\1</tt>", line)
 
 
 def documented(text: str) -> str:
-    """A stretch of the header without section lines, its comments made documentation."""
+    """Return a part of the header without section lines, with its comments as documentation."""
     out, at = [], 0
     for found in COMMENT.finditer(text):
         out.append(text[at : found.start()])
@@ -66,7 +66,8 @@ def documented(text: str) -> str:
 
 
 def split(shared: str) -> list[str]:
-    """The single declarations of those that share a comment, each with its line's beginning."""
+    """Return the single declarations of those that share a comment, each with its line's
+    beginning."""
     several = re.fullmatch(r"(\n +\w+) (\w+), (\w+);", shared)
     if several:
         return [f"{several[1]} {name};" for name in several.groups()[1:]]
@@ -74,8 +75,8 @@ def split(shared: str) -> list[str]:
 
 
 def spread(text: str) -> str:
-    """Comments on enumerators where Doxygen looks for them: of a lone one in front of it, and a
-    comment on its own line with each of the enumerators down to the next blank line."""
+    """Move comments on enumerators to where Doxygen looks for them: in front of a lone enumerator;
+    and a comment on its own line, to each of the enumerators down to the next blank line."""
     alone = r"(enum \{) (DDL_\w+ = -?\d+ \};)"
     text = re.sub(rf"^{alone} (/\*.*?\*/)$", r"\1 \3 \2", text, flags=re.MULTILINE)
     text = re.sub(rf"^(/\*.*?\*/)\n{alone}$", r"\2 \1 \3", text, flags=re.MULTILINE)
@@ -92,19 +93,19 @@ def spread(text: str) -> str:
 
 
 def sections(header: str) -> list[tuple[str, str]]:
-    """(name, text) of each section; the first, without a name, is what stands in front."""
+    """Return (name, text) of each section; the first, without a name, is the text before them."""
     parts = SECTION.split(header)
     return [("", parts[0]), *zip(parts[1::2], parts[2::2], strict=True)]
 
 
 def alone(text: str) -> list[str]:
-    """The comments that belong to no declaration: behind them comes a blank line or nothing."""
+    """Return the comments that belong to no declaration: a blank line or nothing follows them."""
     found = re.findall(r"^(/\*(?:(?!\*/).)*\*/)\n(?=\s*\n|$)", text, re.DOTALL | re.MULTILINE)
     return [comment for comment in found if not MARK.fullmatch(comment)]
 
 
 def filtered(header: str, name: str) -> str:
-    """The whole header as Doxygen is to read it."""
+    """Return the whole header in the form for Doxygen."""
     out = []
     for section, text in sections(header):
         text = spread(MARK.sub("", text))

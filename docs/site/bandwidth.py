@@ -16,13 +16,13 @@ UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def quantity(text: str) -> float:
-    """Of "64 KiB" or "8.69 us"."""
+    """Return the number in "64 KiB" or "8.69 us"."""
     number, unit = text.split()
     return float(number) * UNITS[unit]
 
 
 def table() -> dict[str, list[tuple[float, float]]]:
-    """For each library, bytes and gigabytes per second."""
+    """Return bytes and gigabytes per second, for each library."""
     text = (DOCS / "performance.md").read_text()
     found = re.search(r"^\| bytes \| libddl.*?\n\n", text, re.DOTALL | re.MULTILINE)
     assert found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the page of the commands: what `ddlrun --help`, `ddl --help` and so on print."""
+"""Write the page of the commands: the output of `ddlrun --help`, `ddl --help` and so on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ WIDTH = "100"  # columns
 
 
 def commands(parser: argparse.ArgumentParser, prog: str) -> Iterator[tuple[str, str]]:
-    """The command and its commands, each with its help."""
+    """Yield the command and its subcommands, each with its help."""
     parser.prog = prog
     yield prog, parser.format_help()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for listed in action._choices_actions:  # not the hidden ones
+            for listed in action._choices_actions:  # without the hidden ones
                 yield from commands(action.choices[listed.dest], f"{prog} {listed.dest}")
 
 

@@ -45,7 +45,7 @@ autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True, "undoc-members": True, "show-inheritance": True}
 default_role = "py:obj"
 suppress_warnings = ["ref.python"]  # ddl_core.Work is also ddl_core.work.Work
-highlight_language = "none"  # aligned prose, mostly
+highlight_language = "none"  # mostly aligned prose
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ _log = logging.getLogger(__name__)
 def as_written(
     app: Sphinx, what: str, name: str, value: object, options: Any, lines: list[str]
 ) -> None:
-    """Autodoc's docstrings as `reference.paragraphs` shows them. What has none is an error."""
+    """Replace autodoc's docstrings by the output of `reference.paragraphs`. A missing docstring is
+    an error."""
     if not any(lines) and not name.endswith(".status"):
         _log.warning("%s %s has no docstring", what, name)
     lines[:] = reference.paragraphs("\n".join(lines))

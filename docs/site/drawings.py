@@ -21,7 +21,7 @@ def write(folder: Path) -> None:
 
 
 def ring(ranks: int = 4) -> str:
-    """Ranks in a circle, each of which sends a block to the next."""
+    """Draw ranks in a circle, each of which sends a block to the next."""
     out = [ARROW.format(id="arrow-of-ring")]
     places = [
         (200 + 95 * math.sin(2 * math.pi * r / ranks), 125 - 85 * math.cos(2 * math.pi * r / ranks))
@@ -42,7 +42,7 @@ def ring(ranks: int = 4) -> str:
 
 
 def levels(hosts: int = 3, ranks: int = 2) -> str:
-    """The three phases of a hierarchical all-reduce."""
+    """Draw the three phases of a hierarchical all-reduce."""
     out = [ARROW.format(id="arrow-of-levels")]
     for h in range(hosts):
         left = 10 + 130 * h
@@ -71,7 +71,7 @@ def levels(hosts: int = 3, ranks: int = 2) -> str:
 
 
 def pipeline(chunks: int = 4) -> str:
-    """What happens to the chunks of a buffer, over time."""
+    """Draw the steps of a buffer's chunks over time."""
     out = []
     for row, words in enumerate(("sum in the host", "send to the next host", "spread in the host")):
         y = 20 + 42 * row

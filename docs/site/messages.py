@@ -21,12 +21,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 PYTHON = ("ddl_core", "ddl_launch", "ddl_elastic", "ddl_scheduler", "adapters")
-# What only programmers of libddl, or Python itself, meet.
+# Messages that only programmers of libddl, or Python itself, get.
 INTERNAL = ("NotImplementedError", "AttributeError", "SystemExit", "KeyError", "StopIteration")
 
 _LITERAL = r'"((?:[^"\\]|\\.)*)"'
-# Calls that refuse something, of PyTorch, TensorFlow and XLA: which argument the text begins with,
-# and what Python shows. `wrong` is ddl_tensorflow's, `refuse` and `snprintf` are ddl_jax's.
+# Calls of PyTorch, TensorFlow and XLA that report errors: the number of the argument with which the
+# text begins, and the exception in Python. `wrong` is ddl_tensorflow's, `refuse` and `snprintf` are
+# ddl_jax's.
 _KINDS = {
     "TORCH_CHECK": (1, "RuntimeError"),
     "TORCH_CHECK_VALUE": (1, "ValueError"),
@@ -43,7 +44,7 @@ _SECTION = re.compile(r"^## (.*?)\n(.*?)^<!-- messages\n(.*?)\n-->", re.DOTALL |
 
 @dataclass(frozen=True)
 class Message:
-    """A message, and where it comes from."""
+    """A message, and its place."""
 
     file: str
     text: str
@@ -61,7 +62,8 @@ class Family:
 
 
 def families() -> list[Family]:
-    """In the order of the page: a message belongs to the first one that matches."""
+    """Return the families in the order of the page: a message belongs to the first one that
+    matches."""
     found = []
     for title, body, lines in _SECTION.findall(PAGE.read_text()):
         assert "**Do:**" in body, f"{title}: what is to do?"
@@ -70,12 +72,12 @@ def families() -> list[Family]:
 
 
 def family(message: Message, known: list[Family]) -> Family | None:
-    """The first that matches."""
+    """Return the first family that matches."""
     return next((each for each in known if each.has(message)), None)
 
 
 def messages() -> list[Message]:
-    """Of C, C++ and Python, without those that have no words of their own."""
+    """Return the messages of C, C++ and Python, without those that have no words of their own."""
     found = {m.text: m for m in [*_of_c(), *_of_adapters(), *_of_scheduler(), *_of_python()]}
     said = [m for m in found.values() if re.search("[a-z]{3}", _words(m.text).replace("%s", ""))]
     return sorted(said, key=lambda m: m.text)
@@ -86,21 +88,21 @@ def _words(text: str) -> str:
 
 
 def _of_c() -> Iterator[Message]:
-    """The format strings given to ddl__fail."""
+    """Yield the format strings of calls of ddl__fail."""
     for path in sorted((ROOT / "libddl" / "src").rglob("*.[ch]")):
         text = path.read_text()
         for call in re.finditer(r"ddl__fail\(", text):
             arguments = text[call.end() : _end(text, call.end())]
             strings = re.search(rf"{_LITERAL}(?:\s*(?:PRI\w+\s*)?{_LITERAL})*", arguments)
             status = arguments.partition(",")[0].split()[-1]
-            if strings and not status.startswith("DDL__"):  # an internal one is for the library
+            if strings and not status.startswith("DDL__"):  # internal messages are for the library
                 words = "".join(re.findall(_LITERAL, strings[0])).replace('\\"', '"')
                 words = re.sub(r"%[-+0-9.*]*(?:ll|z)?[a-z]", "%s", words)
                 yield Message(str(path.relative_to(ROOT)), f"{status}: {words}")
 
 
 def _of_adapters() -> Iterator[Message]:
-    """The texts of the adapters' native parts, where a value is %s."""
+    """Yield the texts of the adapters' native parts, where a value is %s."""
     for path in sorted((ROOT / "adapters").glob("*/csrc/*")):
         text = path.read_text()
         for call in _NATIVE.finditer(text):
@@ -118,7 +120,7 @@ def _of_adapters() -> Iterator[Message]:
 
 
 def _arguments(text: str) -> list[str]:
-    """A call's arguments, as they are written."""
+    """Return a call's arguments, as they are written."""
     found, depth = [""], 0
     for part in re.finditer(rf"{_LITERAL}|[^\"]", text):
         depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(part[0], 0)
@@ -130,7 +132,7 @@ def _arguments(text: str) -> list[str]:
 
 
 def _joined(argument: str) -> str:
-    """A text that strings and values make, joined by + or the formats of C."""
+    """Return a text of strings and values, which are joined by + or the formats of C."""
     text, last = "", 0
     for part in re.finditer(rf"{_LITERAL}", argument):
         between = argument[last : part.start()].strip(" \n+()")
@@ -141,7 +143,7 @@ def _joined(argument: str) -> str:
 
 
 def _end(text: str, start: int) -> int:
-    """Behind the arguments of a call."""
+    """Return the position after the arguments of a call."""
     depth = 1
     for part in re.finditer(rf"{_LITERAL}|[()]", text[start:]):
         depth += {"(": 1, ")": -1}.get(part[0], 0)
@@ -151,7 +153,7 @@ def _end(text: str, start: int) -> int:
 
 
 def _of_python() -> Iterator[Message]:
-    """The texts of exceptions that are raised, with %s for values."""
+    """Yield the texts of exceptions that are raised, with %s for values."""
     for top in PYTHON:
         for path in sorted((ROOT / top).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -163,7 +165,7 @@ def _of_python() -> Iterator[Message]:
 
 
 def _of_scheduler() -> Iterator[Message]:
-    """The answers of the scheduler's API to requests that it refuses."""
+    """Yield the responses of the scheduler's API to requests with errors."""
     for path in sorted((ROOT / "ddl_scheduler" / "web").glob("*.py")):
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -172,7 +174,8 @@ def _of_scheduler() -> Iterator[Message]:
 
 
 def _refusals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    """Of one function: a text, the texts that its variable may have, or a wrong field's."""
+    """Yield the texts of one function: a text, the texts that its variable may have, or a wrong
+    field's."""
     variables: dict[str, list[str]] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -207,7 +210,7 @@ def _text(node: ast.expr) -> str:
 
 
 def with_messages(page: str) -> str:
-    """The page's text with the messages of each family instead of its patterns."""
+    """Return the page's text with the messages of each family instead of its patterns."""
     known = families()
     by_family: dict[str, list[str]] = {}
     for message in messages():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find what a name of a package is, in the sources, without importing anything.
+"""Find the meaning of a package's name in the sources, without importing anything.
 
 A name is followed through imports, through assignments (`size = _world.size` is a method of the
 class of `_world`), and through the bases of classes, as far as they are in this repository.
@@ -16,7 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPS = (ROOT, ROOT / "adapters")
-# What only a run decides: ddl_keras takes the adapter of Keras's backend. One is shown for all.
+# Choices that are made at run time: ddl_keras uses the adapter of Keras's backend. One is shown for
+# all.
 CHOSEN = {
     ("ddl_keras._adapter", "adapter"): "ddl_tensorflow",
     ("ddl_keras.elastic.pins", "_backend"): "ddl_tensorflow.elastic.pins",
@@ -36,7 +37,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Value:
-    """What a module assigns, as it is written; or, with `of`, another package's name."""
+    """The value that a module assigns, as it is written; or, with `of`, another package's name."""
 
     text: str
     module: str = ""
@@ -56,7 +57,7 @@ Found = Named | Module | Value
 
 @cache
 def path(module: str) -> Path | None:
-    """A module's file."""
+    """Return a module's file."""
     for top in TOPS:
         base = top.joinpath(*module.split("."))
         for file in (base / "__init__.py", base.with_suffix(".py")):
@@ -67,14 +68,14 @@ def path(module: str) -> Path | None:
 
 @cache
 def tree(module: str) -> ast.Module:
-    """A module's source."""
+    """Return a module's source."""
     file = path(module)
     assert file, module
     return ast.parse(file.read_text())
 
 
 def public(module: str) -> list[str]:
-    """The names in `__all__`; without it, what the module itself defines."""
+    """Return the names in `__all__`; without it, the names that the module itself defines."""
     listed: list[str] = []
     for node in tree(module).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
@@ -90,7 +91,7 @@ def public(module: str) -> list[str]:
 
 
 def find(module: str, name: str) -> Found | None:
-    """What the name is in the module."""
+    """Return the meaning of the name in the module."""
     chosen = CHOSEN.get((module, name))
     if chosen:
         return Module(chosen)
@@ -114,7 +115,7 @@ def find(module: str, name: str) -> Found | None:
 
 
 def bases(found: Named) -> Iterator[Named]:
-    """The classes of this repository on which a class is built, the nearest first."""
+    """Return the classes of this repository that are bases of a class, the nearest first."""
     if isinstance(found.node, ast.ClassDef):
         for written in found.node.bases:
             base = _of_expression(found.module, written)
@@ -124,7 +125,8 @@ def bases(found: Named) -> Iterator[Named]:
 
 
 def method(found: Named, name: str) -> Named | None:
-    """A method of the class, or of its bases: the last one of its name, which has the words."""
+    """Return a method of the class, or of its bases: the last one with its name, which has the
+    docstring."""
     for each in (found, *bases(found)):
         nodes = [n for n in each.node.body if isinstance(n, ast.FunctionDef) and n.name == name]
         if nodes:
@@ -169,7 +171,7 @@ def _assigned(module: str, node: ast.Assign | ast.AnnAssign, name: str) -> Found
 
 
 def _of_expression(module: str, node: ast.expr) -> Found | None:
-    """What a name, or an attribute of something that is found, is."""
+    """Return the meaning of a name, or of an attribute of something that is found."""
     if isinstance(node, ast.Name):
         return find(module, node.id)
     if isinstance(node, ast.Subscript):  # a generic class
@@ -179,7 +181,7 @@ def _of_expression(module: str, node: ast.expr) -> Found | None:
     owner = _of_expression(module, node.value)
     if isinstance(owner, Module):
         return find(owner.name, node.attr)
-    if isinstance(owner, Value) and not owner.of:  # an object that a call of its class has made
+    if isinstance(owner, Value) and not owner.of:  # an object that a call of its class has created
         call = ast.parse(owner.text, mode="eval").body
         if isinstance(call, ast.Call):
             owner = _of_expression(owner.module, call.func)
@@ -189,7 +191,7 @@ def _of_expression(module: str, node: ast.expr) -> Found | None:
 
 
 def _bound(found: Named) -> Named:
-    """A method as the function that it is of an object."""
+    """Return a method in the form of a function of an object."""
     node = copy.deepcopy(found.node)
     assert isinstance(node, ast.FunctionDef)
     node.args.args = node.args.args[1:]

@@ -25,8 +25,8 @@ PACKAGES = {
 
 
 def paragraphs(text: str) -> list[str]:
-    """A docstring's lines. Docstrings are plain text: an aligned or indented paragraph stays as it
-    is."""
+    """Return a docstring's lines. Docstrings are plain text: an aligned or indented paragraph stays
+    as it is."""
     out: list[str] = []
     for paragraph in text.split("\n\n"):
         if re.search(r"^ |\S {3,}\S", paragraph, re.MULTILINE):
@@ -43,13 +43,13 @@ def write(folder: Path) -> None:
 
 
 def page(name: str, title: str) -> str:
-    """One package's page."""
+    """Return one package's page."""
     heading = f"{title}: {name}"
     return "\n".join([heading, "=" * len(heading), "", *module(name)]) + "\n"
 
 
 def module(name: str) -> list[str]:
-    """A module's words, and an entry for each of its public names; modules come last."""
+    """Return a module's docstring, and an entry for each of its public names; modules come last."""
     out = [f".. py:module:: {name}", "", *paragraphs(ast.get_docstring(names.tree(name)) or "")]
     if any(chooser.startswith(f"{name}.") for chooser, _ in names.CHOSEN):
         out += ["What is the backend's is shown as TensorFlow's adapter has it.", ""]
@@ -69,13 +69,14 @@ def module(name: str) -> list[str]:
 
 
 def value(name: str, found: names.Value) -> list[str]:
-    """A constant, or a name that another package explains."""
+    """Return the entry of a constant, or of a name that another package explains."""
     says = f"That of {found.of}: ``{found.text}``." if found.of else f"``{found.text}``"
     return [f".. py:data:: {name}", "", f"    {says}", ""]
 
 
 def entry(found: names.Named, name: str, inside: bool = False) -> list[str]:
-    """The directive of a function, or of a class with its public methods and those of its bases."""
+    """Return the directive of a function, or of a class with its public methods and those of its
+    bases."""
     node = found.node
     out: list[str]
     if isinstance(node, ast.FunctionDef):
@@ -104,7 +105,7 @@ def entry(found: names.Named, name: str, inside: bool = False) -> list[str]:
 
 
 def parameters(arguments: ast.arguments) -> list[str]:
-    """A table of the parameters, with types and defaults; nothing if there are none."""
+    """Return a table of the parameters, with types and defaults; nothing if there are none."""
     rows = []
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
@@ -129,6 +130,6 @@ def _signature(arguments: ast.arguments, method: bool) -> str:
 
 
 def _write_if_new(path: Path, text: str) -> None:
-    """Sphinx reads again what is newer than its last reading."""
+    """Sphinx reads files again that are newer than its last reading."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
