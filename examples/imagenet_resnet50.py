@@ -313,8 +313,7 @@ Key = tuple[int, int]  # epoch, number of the image
 
 
 class Order(Sampler[list[Key]]):
-    """Return this process's part of each batch of an epoch. All processes shuffle in the same
-    way."""
+    """The part of one process of each batch of an epoch. All processes shuffle in the same way."""
 
     def __init__(self, images: int, batch: int, seed: int) -> None:
         self.images, self.batch, self.seed = images, batch, seed
