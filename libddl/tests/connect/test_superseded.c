@@ -29,8 +29,8 @@ typedef enum schedule { FREE, UNANSWERED, CROSSED, LATE, FAILS, GIVES_UP } sched
 
 static atomic_int *reached; /* by step: shared by all processes */
 static schedule now;        /* of this process */
-static int self, gives_up;  /* this rank; the one that gives up */
-static point at;            /* ... there */
+static int self, gives_up;  /* this rank; the rank that gives up */
+static point at;            /* the point at which it gives up */
 static bool has_answered;
 
 static void reach(step s)
@@ -43,7 +43,7 @@ static void await_step(step s)
     CHECK(await_count(&reached[s], 1), "rank %d waited in vain for step %d", self, (int)s);
 }
 
-/* The member that gives up comes late to this point. */
+/* Delay the member that gives up if this is its point. */
 static void pass(point p)
 {
     if (now == GIVES_UP && self == gives_up && p == at) {
@@ -171,7 +171,7 @@ static void check_child(ddl_comm *child)
 }
 
 /* Rank `early` has given up a creation, so it is at the second one. All others are at the first
- * one, and end up in the same. */
+ * one, and join the second one. */
 static void run_schedule(ddl_comm *comm, schedule which, int early)
 {
     ddl_comm *child = NULL;
@@ -190,7 +190,7 @@ static void run_schedule(ddl_comm *comm, schedule which, int early)
     ddl_comm_destroy(comm);
 }
 
-/* Rank 0 is superseded while rank 1, which knows nothing of it, waits for its answer. */
+/* Rank 0 is superseded while rank 1, which does not know this, waits for its answer. */
 static void unanswered_member(ddl_comm *comm)
 {
     run_schedule(comm, UNANSWERED, 2);
@@ -202,7 +202,7 @@ static void crossed_answer(ddl_comm *comm)
     run_schedule(comm, CROSSED, 0);
 }
 
-/* Rank 0 gives up while rank 1 waits for its answer: that one joins the next attempt of rank 0. */
+/* Rank 0 gives up while rank 1 waits for its answer. Rank 1 joins the next attempt of rank 0. */
 static void late_with_unanswered_member(ddl_comm *comm)
 {
     ddl_comm *child = NULL;
@@ -219,8 +219,8 @@ static void late_with_unanswered_member(ddl_comm *comm)
     ddl_comm_destroy(comm);
 }
 
-/* Rank 0 gives up and destroys the parent, but lives on: it never answers the others, whose calls
- * end before their limit. */
+/* Rank 0 gives up and destroys the parent, but its process continues. It never answers the others,
+ * whose calls end before their limit. */
 static void late_one_destroys_parent(ddl_comm *comm)
 {
     ddl_comm *child = NULL;
@@ -237,9 +237,9 @@ static void late_one_destroys_parent(ddl_comm *comm)
     CHECK(await_count(&reached[CALL_ENDED], SIZE - 1), "rank %d waited in vain", self);
 }
 
-/* Rank 1 fails for a reason of its own while rank 0's answer is on its way. Rank 0 is connected to
- * all then, and finds the reason nevertheless, or that rank 1 has called again: no call fails as if
- * a member had died. */
+/* Rank 1 fails for its own reason while rank 0's answer is on its way. Rank 0 is then connected to
+ * all, but still finds the reason, or that rank 1 has called again: no call fails as if a member
+ * had died. */
 static void failed_after_answer(ddl_comm *comm)
 {
     ddl_comm *child = NULL;
@@ -263,8 +263,8 @@ static bool is_late(ddl_status status)
     return status == DDL_ETIMEDOUT || status == DDL_EEXPIRED;
 }
 
-/* One rank's limit runs out at a point of the creation, while the others go on. All repeat the call
- * until they have a child: the same one. */
+/* One rank's limit runs out at a point of the creation, while the others continue. All repeat the
+ * call until they have the same child. */
 static void give_up_at(ddl_comm *comm, int rank, point p)
 {
     ddl_comm *child = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a survivor that creates the next comm makes of another one that it cannot connect to: the
- * functions of the membership are called directly. */
+/* The decisions of a survivor that creates the next comm and cannot connect to another survivor.
+ * The test calls the functions of the membership directly. */
 #include "base/time_limits.h"
 #include "check.h"
 #include "membership/state.h"

@@ -62,7 +62,7 @@ static ddl__request request_for(const ddl__topology *t)
                           .count = 1};
 }
 
-/* Whether there are several levels. */
+/* True if the request has several levels. */
 static bool is_hierarchical(const ddl__request *q)
 {
     return ddl__algorithm_fits(q->by, q);

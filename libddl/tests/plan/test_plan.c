@@ -59,7 +59,7 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
         *segments = *spans = 2; /* of a message, in two waves */
     } else if (w->ranks[0].plan->by == DDL__ALGORITHM_TREE) {
         bool returns = w->request.kind == DDL__ALLREDUCE;
-        *segments = returns ? 8 : 1; /* what goes up and what comes down in four waves */
+        *segments = returns ? 8 : 1; /* the segments up and down in four waves */
         *spans = returns ? 4 : 1;
     } else if (strcmp(w->ranks[0].plan->name, "pairwise") == 0) {
         int lag = ddl__pairwise_lag(&w->request);

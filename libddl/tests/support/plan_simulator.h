@@ -12,8 +12,8 @@
 
 enum { RANKS_MAX = 64 }; /* more only in reductions to all */
 
-/* What a rank has to do with another: the spans that come from it, and those that go to it and
- * have memory of their own. */
+/* A rank's connection with another one: the spans from it, and the spans to it that have separate
+ * memory. */
 typedef struct peer {
     struct peer *next;
     uint32_t rank;
@@ -23,7 +23,7 @@ typedef struct peer {
 
 typedef struct simulated_rank {
     ddl__plan *plan;
-    int parts; /* of an ordered sum, behind one another in `in` */
+    int parts; /* of an ordered sum, one after another in `in` */
     ddl__order_part part[RANKS_MAX];
     bool in_place;
     int64_t in_count, out_count, part_count; /* part_count: of one part, in results */
@@ -42,9 +42,9 @@ typedef struct world {
     int64_t window;
     unsigned queue_room, queue_most;
     bool in_any_order; /* adding by a plain sum */
-    bool any_result;   /* that of rank 0 counts as right, since the order is not defined */
+    bool any_result;   /* rank 0's result counts as right, since the order is not defined */
     bool one_window;   /* all ranks share memory, whatever the topology says */
-    bool wide_wires;   /* the window is that of shared memory alone */
+    bool wide_wires;   /* the window applies to shared memory alone */
     simulated_rank *ranks;
     const char *error; /* the first */
 } world;
@@ -100,13 +100,13 @@ static bool on_one_host(const world *w, uint32_t from, uint32_t to)
                     ddl__topology_group(t, DDL__HOSTS, (int)to);
 }
 
-/* The ranks that read this rank's memory: all ranks, or those of its host. */
+/* True if rank `to` reads the memory of rank `from`: all ranks do, or those of its host. */
 static bool reads_memory(const world *w, uint32_t from, uint32_t to)
 {
     return has_one_outlet(w) || on_one_host(w, from, to);
 }
 
-/* That of a rank to itself is its memory. */
+/* Return the outlet between two ranks. A rank's outlet to itself is its memory. */
 static outlet *outlet_of(const world *w, uint32_t from, uint32_t to)
 {
     return &peer_of(w, from, reads_memory(w, from, to) ? from : to)->to;
@@ -532,7 +532,7 @@ static outcome advance(world *w, int r)
 typedef enum schedule {
     IN_TURN, /* a step each */
     RANDOM,
-    FAR,      /* each as far as it comes */
+    FAR,      /* each rank runs as far as possible */
     PRIORITY, /* always the first that can, in a random order of the ranks */
     SCHEDULES
 } schedule;
@@ -546,7 +546,7 @@ static void shuffle(int *order, int n)
     }
 }
 
-/* NULL if all ranks finished, else what went wrong. */
+/* Run the plans. Return NULL if all ranks finished, otherwise the error. */
 static const char *execute(world *w, schedule how)
 {
     int size = w->request.size, start = 0, *order = malloc((size_t)size * sizeof *order);

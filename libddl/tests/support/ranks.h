@@ -14,9 +14,9 @@ enum { RANKS_MAX = 16 };
 /* Rank 0 is joined to all by TCP, the others share memory. */
 #define LINKS_REVERSED (UINT32_MAX - 1)
 
-/* Two hosts: the first half of the ranks and the others; or ranks of even and of odd number. Ranks
- * of one host allow links within the process, those of the other shared memory, so between them
- * only TCP is allowed by both. */
+/* Two hosts: the first half of the ranks and the others; or even and odd ranks. Ranks of one host
+ * allow links within the process, ranks of the other host shared memory. So TCP is the only link
+ * that both allow. */
 #define LINKS_HOSTS       (UINT32_MAX - 2)
 #define LINKS_INTERLEAVED (UINT32_MAX - 3)
 
