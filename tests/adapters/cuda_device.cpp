@@ -90,8 +90,8 @@ Streams &streams()
 
 // ---- memory ----
 
-// Like PyTorch's own, it hands freed memory out again at once, to be used in the stream of the
-// allocation. What was used in other streams as well it keeps.
+// Like PyTorch's own allocator, it reuses freed memory at once, in the stream of the allocation. It
+// keeps memory that was also used in other streams.
 class Blocks
 {
   public:
@@ -424,7 +424,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     m.def("use_stream", [](c10::StreamId stream) { current = stream; });
     m.def("copied_in", [] { return last_copy.load(); });
     m.def("hide_handles", [] { has_handles = false; }); // as accelerators of other makers
-    m.def("sleep", [](unsigned microseconds) { // what the current stream gets next comes later
+    m.def("sleep", [](unsigned microseconds) {          // delays later work in the current stream
         enter();
         CU(cuLaunchHostFunc(streams()[current], sleep_so_long,
                             reinterpret_cast<void *>(uintptr_t(microseconds))));

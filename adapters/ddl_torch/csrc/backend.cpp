@@ -249,7 +249,7 @@ void Backend::watch_failures(Group &group)
 c10d::ErrorType Backend::getError()
 {
     auto group = current_group();
-    // An abort that this rank asked for is no error of a group that can be reconfigured.
+    // If the group can be reconfigured, an abort that this rank requested is not an error.
     if (group ? roster_ && group->revoked() : !attempted_)
         return c10d::ErrorType::SUCCESS;
     if (!group)

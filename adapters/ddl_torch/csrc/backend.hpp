@@ -50,7 +50,7 @@ class Backend final : public c10d::Backend
     // made from this one have its `invariant`, see ddl_comm_config.
     Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> group, int rank, int size,
             Milliseconds timeout, int invariant);
-    // One without members until reconfigure() is called.
+    // A backend without members until reconfigure() is called.
     Backend(c10::intrusive_ptr<c10d::Store> store, std::unique_ptr<Roster> roster, int rank,
             int size, Milliseconds timeout, int invariant);
     ~Backend() override;
@@ -78,7 +78,8 @@ class Backend final : public c10d::Backend
     at::Tensor allocateTensor(long elements, at::TensorOptions options);
     // Return the rank and the number of ranks among the ranks that share this one's memory.
     std::pair<int, int> local();
-    // For ../barriers.py: the store, what tells apart the groups that use it, and the timeout.
+    // For ../barriers.py: the store, a number that distinguishes the groups that use it, and the
+    // timeout.
     std::tuple<c10::intrusive_ptr<c10d::Store>, uint64_t, Milliseconds> store();
     void addEphemeralTimeout(const Milliseconds &extension);
     bool supportsShrinking() const;
@@ -188,11 +189,12 @@ class Backend final : public c10d::Backend
     const c10::intrusive_ptr<c10d::Store> store_;
     const int invariant_;
     const std::unique_ptr<Roster> roster_; // null: the members are fixed
-    mutable std::mutex group_mutex_;       // unused while they are
+    mutable std::mutex group_mutex_;       // unused if they are fixed
     std::shared_ptr<Group> group_;         // null before the first reconfiguration succeeds
     std::string no_group_ = "the process group has no members yet: with enable_reconfigure=True, "
                             "call torch.distributed._reconfigure() first"; // why it is null
-    // Grows when the members change: before they are taken away, and when the next ones are there.
+    // Grows twice when the members change: before the old ones are removed, and when the new ones
+    // are set.
     std::atomic<uint64_t> generation_{0};
     std::atomic<bool> attempted_{false}; // reconfigure() has changed the members, or has tried to
     std::atomic<bool> closed_{false};

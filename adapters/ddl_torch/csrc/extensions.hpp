@@ -25,7 +25,7 @@ class Extensions
         any_ = true;
     }
 
-    // What the operation of this sequence number, above 0, gets.
+    // Return the extension of the operation with this sequence number, which is above 0.
     Milliseconds begin(uint64_t sequence)
     {
         Milliseconds sum{0};
@@ -40,7 +40,7 @@ class Extensions
         return sum;
     }
 
-    // The operation has ended, or has never started. 0 is no operation.
+    // End the operation, which may not have started. 0 stands for no operation.
     void end(uint64_t sequence)
     {
         if (!any_ || !sequence)

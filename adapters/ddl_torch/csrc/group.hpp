@@ -24,8 +24,8 @@
 namespace ddl_torch
 {
 
-// What c10d calls abort hooks, by their ids. Each may be a function of Python, which takes the GIL
-// to be copied or destroyed; so they are shared.
+// c10d's abort hooks, by their ids. Each may be a function of Python, which takes the GIL to be
+// copied or destroyed; so they are shared.
 using Hooks = std::map<int64_t, std::shared_ptr<const std::function<void()>>>;
 
 // An endpoint. A process has one, which is created for the first group, shared by all groups and
@@ -37,7 +37,7 @@ class Endpoint
     static std::shared_ptr<Endpoint> of_this_process();
     // Return this process's endpoint if there is one; else null.
     static std::shared_ptr<Endpoint> current();
-    // One that no other owner of an endpoint of its own has: the process's if it is free.
+    // Return an endpoint that no other caller of this function has: the process's if it is free.
     static std::shared_ptr<Endpoint> own();
 
     Endpoint();
@@ -54,8 +54,8 @@ class Endpoint
     const pid_t owner_;
 };
 
-// The tag of a group that is made of another one's tag, or of nothing else (0), and a name. Equal
-// on all hosts, unlike std::hash, and never 0, which has a meaning of its own.
+// Return a group's tag, which is made of another group's tag (0 if there is none) and a name. It is
+// equal on all hosts, unlike std::hash, and never 0, which has a meaning of its own.
 uint64_t derive_tag(uint64_t tag, const std::string &name);
 
 // Design notes.
@@ -148,7 +148,7 @@ class Group
     }
     // Also true in a forked child.
     bool closed() const;
-    // Why it was closed, for messages.
+    // Return the reason why it was closed, for messages.
     std::string closing_reason() const;
 
     // Return the tag that distinguishes this group from all others, equal on all its ranks.
@@ -186,7 +186,8 @@ class Group
     // operations fail with `reason`.
     void end(const std::string &reason);
 
-    // What happens when an operation finds that the comm has failed: once in the group's life.
+    // Set the hooks that run when an operation finds that the comm has failed, once in the group's
+    // life.
     void on_failure(std::shared_ptr<const Hooks> hooks);
     bool watches_failures() const;
     void failed();

@@ -13,13 +13,13 @@ namespace ddl_torch
 
 // Design notes.
 //
-// Wrong arguments and a used uuid are refused before anything changes. Then the old comm ends, and
-// so do the groups derived from it: what is pending there on this rank fails at once with an error
+// Wrong arguments and a used uuid raise an error before anything changes. Then the old comm ends,
+// and so do the groups derived from it: pending operations on this rank fail at once with an error
 // that names the reconfiguration, and other ranks that wait there for this one learn that it has
-// left, so that they can come. Then the new comm is created. Nothing of the old one is needed:
-// members find each other by the addresses in the handles, whatever has died, been aborted or timed
-// out before. If the creation fails, the group has no members until another reconfiguration, with a
-// fresh uuid, succeeds.
+// left, so that they can reconfigure, too. Then the new comm is created. Nothing of the old one is
+// needed: members find each other by the addresses in the handles, whatever has died, been aborted
+// or timed out before. If the creation fails, the group has no members until another
+// reconfiguration, with a fresh uuid, succeeds.
 
 bool Backend::supportsReconfigure() const
 {
@@ -79,7 +79,7 @@ Backend::WorkPtr Backend::reconfigure(const c10d::ReconfigureOptions &options)
         last.swap(group_);
         rank_ = members.rank;
         size_ = size;
-        sequence_ = 0; // a member that has just come counts from there as well
+        sequence_ = 0; // new members also start with this number
         generation_++;
     }
     if (last) // the group of a reconfiguration by another thread, which ended meanwhile

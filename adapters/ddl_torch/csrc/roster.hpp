@@ -14,7 +14,7 @@
 namespace ddl_torch
 {
 
-// What a backend that was created with enable_reconfigure keeps over all its reconfigurations.
+// The data that a backend created with enable_reconfigure keeps over all its reconfigurations.
 //
 // A handle names one backend: "ddl:" with a random number of the backend and its endpoint's
 // address and a checksum. Members agree on a reconfiguration by its tag, which is made of the uuid
