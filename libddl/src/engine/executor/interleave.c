@@ -34,7 +34,7 @@ enum {
     CURSORS = 4,
     LEAST_WAVES = 8,
     SHORTEST = 16 * 1024,    /* minimum bytes of one step */
-    LONG = 32 * 1024 * 1024, /* minimum bytes of all steps together for which interleaving pays */
+    LONG = 32 * 1024 * 1024, /* minimum bytes of all steps together for interleaving to be faster */
     LONG_NEAR = 1024 * 1024, /* the minimum bytes if the rings are in second-level caches */
     LEAST_WAVES_NONTEMPORAL = 3,
     LONG_NONTEMPORAL =
@@ -229,8 +229,8 @@ static unsigned stay_at(ddl_work *work, const step_cursor *s)
     return 1;
 }
 
-/* Find the first step from *from on that has something to do in this wave. Return false if there is
- * none or if it is too short. */
+/* Find the first step from *from on that has a segment in this wave. Return false if there is none
+ * or if it is too short. */
 static bool cursor_next(const ddl_work *work, uint32_t *from, step_cursor *s)
 {
     for (; *from < work->plan->n_steps; ++*from) {

@@ -47,7 +47,7 @@ static bool peer_run(ddl__messages *m, int rank)
     return ddl__messages_send(m, &m->peers[rank]) || moved;
 }
 
-/* Run the peers that have something to do. */
+/* Run the listed peers that still have messages or credit to handle, and unlist the others. */
 static bool run_active(ddl__messages *m)
 {
     bool moved = false;

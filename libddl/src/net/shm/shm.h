@@ -18,8 +18,8 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_byt
 
 /* Let the owner's driver execute a heavy fence each time that it has announced to sleep, once this
  * process has joined `fences`. Two peers that both do so wait less when they publish to each other.
- * It does not pay for drivers that sleep often. Call it before a link uses the arena. `fences` is
- * borrowed. */
+ * For drivers that sleep often, the fences cost more than they save. Call it before a link uses the
+ * arena. `fences` is borrowed. */
 void ddl__arena_fence(ddl__arena *arena, const ddl__fences *fences);
 
 /* Return the memfd to pass to peers; owned by the arena. */
