@@ -17,7 +17,7 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> np
     """Return a NumPy array of zeros that operations can send faster between ranks on one host.
 
     Operations of `world()` and of comms created from it read the array in place instead of through
-    a copy. Otherwise it is like any array. It pays off for long arrays: arrays below 128 KiB, and
+    a copy. Otherwise it is like any array. Only long arrays are faster: arrays below 128 KiB, and
     those beyond the 256th live one, are in ordinary memory. A forked child gets a copy, which takes
     time and memory at the fork.
 
