@@ -328,8 +328,8 @@ def find_number(command: Sequence[str]) -> str:
 
 
 def _refuse_module(value: str) -> None:
-    """Raise LaunchError if the value of -m is a module, as of `python -m`. A mode has one letter,
-    or a colon."""
+    """Raise LaunchError if the value of -m is a module, like that of `python -m`. A mode has one
+    letter, or a colon."""
     if re.fullmatch(r"[A-Za-z_]\w+(\.\w+)*", value):
         raise LaunchError(
             USAGE,
