@@ -25,7 +25,7 @@ _NAMES = {
 
 
 class HttpError(Exception):
-    """An error answer to a request.
+    """An error response to a request.
 
     status   400 and above
     field    the wrong field, with the given value and the allowed ones; or else a message
