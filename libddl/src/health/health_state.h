@@ -155,8 +155,8 @@ typedef struct ddl__detector {
     int epoll, wake;
     int64_t wakes_at; /* the time when the thread wakes without an event */
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a message or a death, which a shrinking thread may wait for */
-    pthread_cond_t died;    /* a death, or the end of a comm, for the threads of late_control.c */
+    pthread_cond_t changed; /* signals a message or a death to shrinking threads */
+    pthread_cond_t died;    /* signals a death or a comm's end to the threads of late_control.c */
     uint64_t serial;
     ddl__health *comms;
     struct ddl__witness *witness; /* or NULL */

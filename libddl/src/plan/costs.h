@@ -50,7 +50,7 @@ typedef struct ddl__cost {
     int h;          /* number of hosts */
     double segment; /* bytes */
     ddl__speed wire; /* the slowest wire between any two ranks */
-    double path;     /* longest chain: seconds of the messages */
+    double path;     /* longest chain: its other seconds, such as latencies */
     double wires;    /* longest chain: seconds of its bytes on wires */
     /* longest chain: seconds of its passes over memory; long messages overlap these with wires */
     double memory;

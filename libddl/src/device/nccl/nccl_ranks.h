@@ -66,7 +66,7 @@ struct ddl__device_nccl {
     unsigned n_scratch;
     size_t scratch_bytes; /* bytes of the last scratch buffer */
 
-    ddl__nccl_comm *created; /* written by NCCL; not for use */
+    ddl__nccl_comm *created; /* written by NCCL; use `comm` instead */
     /* under the device's lock, as in_call; NULL: none, or being ended */
     ddl__nccl_comm *comm;
     bool in_call; /* a thread is in NCCL with `comm` */

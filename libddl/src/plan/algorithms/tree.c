@@ -134,8 +134,8 @@ static void add_reduction(ddl__builder *builder, const node *n, bool returns)
         ddl__builder_add_sum(builder, step, 0, n->number, sources, targets);
 }
 
-/* Receive the result and forward it. In place it overwrites what was sent, from which it was
- * made. */
+/* Receive the result and forward it. In place, it overwrites the operand that was sent, which it
+ * already includes. */
 static void add_result(ddl__builder *builder, const node *n, uint32_t skew)
 {
     const ddl__request *request = builder->request;
