@@ -276,7 +276,7 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         if not reason and not self._close_groups(handle):
             reason = "a group is still active"
         if reason:
-            _log.warning("%r: %s; not freed", self, reason)
+            _log.warning("%r is not freed: %s", self, reason)
         return not reason
 
     def _free(self, handle: Any) -> DdlError | None:

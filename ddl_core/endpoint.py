@@ -132,8 +132,8 @@ class Endpoint(EndpointHandle):
     __reduce__ = fork_guard.refuse_copy
 
     def close(self) -> None:
-        """Close its comms, its ports and its thread. A second call does nothing. Raises Mismatch,
-        after closing, if closing one of the comms did."""
+        """Close its comms, its ports and its thread. A second call does nothing. Raises Mismatch at
+        the end if the close of a comm raised it."""
         self._close()
 
     @property
