@@ -116,7 +116,7 @@ def copy_into(to: Tensor, part: Tensor) -> None:
 
 
 def scratch_of(parts: list[Tensor], copies: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Return scratch memory for all parts, with entries in `copies` that copy it to them later."""
+    """Return scratch memory for all parts. `copies` gets the later copies from it to the parts."""
     counts = [part.numel() for part in parts]
     whole = _scratch(sum(counts), parts[0])
     rows = whole.split(counts)

@@ -49,8 +49,8 @@ class Work(dist.Work):
                     work.wait(limit)
                 except TimedOut:
                     raise dist.DistBackendError(
-                        f"ddl: not complete after {timeout // timedelta(milliseconds=1)} ms (timed"
-                        " out), and still pending"
+                        "ddl: the operation is not complete after"
+                        f" {timeout // timedelta(milliseconds=1)} ms (timed out), and still pending"
                     ) from None
         with self._lock, torch.no_grad():
             while self._finish:
