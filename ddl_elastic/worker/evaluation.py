@@ -74,17 +74,19 @@ class EvaluationHistory:
         self._is_in_call = False
 
     def enter(self, first: int | None) -> None:
-        """Record that a call begins. `first` is the first step of the first call, else None."""
+        """Record that a call of `steps` begins. `first` is the first step of the first call, None
+        in later calls."""
         self._is_in_call = True
         if first is not None:
             self._first = first
 
     def leave(self) -> None:
-        """Record that a call ends."""
+        """Record that a call of `steps` ends."""
         self._is_in_call = False
 
     def keep(self, table: Table, steps: int) -> None:
-        """Keep a table from after this number of steps, if a joining worker's program needs it."""
+        """Keep the table of an evaluation after this number of steps, if a joining worker's program
+        needs it."""
         if self._first is not None and (not self._is_in_call or steps == self._first + 1):
             self.tables.append(table)
 
