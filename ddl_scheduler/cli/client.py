@@ -104,7 +104,7 @@ class Client:
         self.ask("POST", "/v1/suspects/clear", {"host": host})
 
     def logs(self, job: int) -> Iterator[Any]:
-        """Yield the present logs of a job, in messages {"log": name, "text": lines}."""
+        """Yield the logs of a job so far, in messages {"log": name, "text": lines}."""
         for name in self.ask("GET", f"/v1/jobs/{job}/logs")["logs"]:
             offset, text = 0, "..."
             while text:

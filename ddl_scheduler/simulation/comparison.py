@@ -40,7 +40,7 @@ class Result:
 
     @property
     def busy(self) -> float:
-        """The busy share of the slots' time."""
+        """The share of the slots' time in which jobs had them."""
         return self._over([outcome.busy for outcome in self.outcomes])
 
     @property
