@@ -246,8 +246,7 @@ bool ddl__operations_compare_last(ddl__health *h, char text[DDL__MESSAGE_MAX])
     return false;
 }
 
-/* Describe the operation after the last one that both ranks have called, which only one rank has
- * called. */
+/* Describe the first operation that rank `more` has called and rank `less` has not. */
 static void describe_surplus(const ddl__health *h, int more, const ddl__signature *called, int less,
                              uint32_t last, char text[DDL__MESSAGE_MAX])
 {

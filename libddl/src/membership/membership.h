@@ -61,7 +61,7 @@ typedef enum ddl__cause_kind {
     DDL__CAUSE_NOT_CONNECTED,    /* it has not connected to this rank, which leads the agreement */
     DDL__CAUSE_NOT_REACHED,      /* text: the result of dialing it */
     DDL__CAUSE_HOST_UNREACHABLE, /* by: a rank that has lost it */
-    DDL__CAUSE_LINK_ENDED,       /* its data link */
+    DDL__CAUSE_LINK_ENDED,       /* its data link has ended */
     DDL__CAUSE_LINK_UNREACHABLE
 } ddl__cause_kind;
 

@@ -54,7 +54,7 @@ static bool link_check_loss(ddl__tcp_link *l)
     return false;
 }
 
-/* Check a received header, which has `extra` bytes behind it in the destination of the expected
+/* Check a received header. `extra` bytes after it are already in the destination of the expected
  * span. Return false if it is not valid. The text of a control frame is moved to its own buffer. */
 static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
 {

@@ -288,8 +288,8 @@ bool ddl__hierarchical_follows(const ddl__request *request, bool halves)
     return follows;
 }
 
-/* `c` groups exchange `n` bytes, in `pieces`, there and back. `level` is 0 for the first level of
- * wires. */
+/* Add the cost of a level, whose `c` groups exchange `n` bytes, in `pieces`, twice: up and down.
+ * `level` is 0 for the first level of wires. */
 static void add_level(ddl__cost *m, int c, double n, double pieces, int level)
 {
     ddl__cost_add_exchange(m, 2, c, n, pieces);

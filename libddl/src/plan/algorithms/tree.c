@@ -39,8 +39,8 @@ static void cost(ddl__cost *c)
     ddl__cost_add_leaders(c, ways);
 }
 
-/* Return true if each sum of the tree is over a subtree of the order's workers: those of the hosts
- * at the positions from a multiple of a power of two on, up to the next. */
+/* Return true if each sum of the tree is over a subtree of the order's workers. A sum is over the
+ * hosts whose positions differ only in their last bits. */
 static bool follows(const ddl__request *request)
 {
     int root = request->kind == DDL__ALLREDUCE ? 0 : request->root;
