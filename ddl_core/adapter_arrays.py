@@ -234,5 +234,5 @@ def check(text: Array) -> None:
 
 
 def unpickled(text: Array) -> Any:
-    """Return the object that `pickled` has pickled. Raises TypeError if it could not."""
+    """Return the object that `pickled` has pickled. Raises TypeError if `pickled` failed."""
     return adapter_objects.unpacked(text.tobytes())

@@ -117,7 +117,7 @@ def _wire(value: str | None) -> int:
 
 
 def invariant_name(number: int) -> str:
-    """Return the value of `Config.invariant` for a ddl_comm_config's, which is not 0."""
+    """Return the value of `Config.invariant` for a number of ddl_comm_config other than 0."""
     names = {value: name for name, value in INVARIANT.items()}
     return names.get(number, f"ranks:{number}")
 
