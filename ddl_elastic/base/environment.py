@@ -61,7 +61,7 @@ def _private(folder: Path) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
-        raise PermissionError(f"{folder} is not this user's alone; remove it")
+        raise PermissionError(f"{folder} must belong to this user alone; remove it")
     return folder
 
 

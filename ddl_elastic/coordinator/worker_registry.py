@@ -253,7 +253,8 @@ class WorkerRegistry:
                 self._tell_change("left", worker, message)
 
     def _end_plan(self) -> None:
-        """End the active plan without a switch. If it changed the shares, the next plan must."""
+        """End the active plan without a switch. If it changed the shares, the next plan changes
+        them."""
         if self._plan:
             self._plan, self._is_uneven = 0, bool(self._map)
 

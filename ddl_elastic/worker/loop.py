@@ -481,9 +481,9 @@ class Loop:
         return empty
 
     def _finish(self, told: bool = False) -> bool:
-        """Wait until every rank has committed the last step. A rank that left earlier could not
-        report after a death that it had committed it. Return True if a rank with shares has passed
-        True."""
+        """Wait until every rank has committed the last step. If a rank left earlier and another one
+        died, the survivors could not learn that the first one had committed it. Return True if a
+        rank with shares has passed True."""
         found = np.zeros(1)
         step = self.new_step(PlainArrays([found], "sum"))
         self._complete(step, lambda _: [np.array([float(told)])])

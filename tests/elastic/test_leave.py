@@ -109,5 +109,5 @@ def test_the_control_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ControlError, match="letters, digits"):
         control.scale("../a", 1)
     (tmp_path / "ddl-elastic").chmod(0o755)
-    with pytest.raises(PermissionError, match="not this user's alone"):
+    with pytest.raises(PermissionError, match="must belong to this user alone"):
         environment.runtime_folder()
