@@ -215,7 +215,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--plot",
         metavar="FILE.png",
         type=Path,
-        help="plot when the wires are busy, and with --model also efficiency against ranks; needs"
+        help="plot the times of busy wires and, with --model, efficiency against ranks; needs"
         " matplotlib (pip install 'libddl[plot]')",
     )
     simulation.set_defaults(run=_simulate)
