@@ -145,8 +145,8 @@ class Executor:
         return given
 
     def submit(self, call: MemberCall, perform: Perform) -> Future[Any]:
-        """Perform an operation once all members have called it. Calls that are not of a graph run
-        in the order of their submission."""
+        """Perform an operation once all members have called it. Calls outside a graph run in the
+        order of their submission."""
         future: Future[Any] = Future()
         self._requests.put(_Request(call, perform, future, perf_counter()))
         return future

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joining and leaving."""
+"""Joining and leaving the job."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ __all__ = [
 
 class BroadcastModel(keras.callbacks.Callback):
     """A callback that copies the root's weights and optimizer to all ranks when training begins.
-    All ranks then start equal even if only the root has loaded a checkpoint. See
+    So all ranks start with equal values, even if only the root has loaded a checkpoint. See
     ddl_keras.broadcast_model.
 
     If the model is not built on all ranks, as on TensorFlow without keras.Input, they get the

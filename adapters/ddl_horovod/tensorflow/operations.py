@@ -191,7 +191,7 @@ def alltoall(
     sent = tf.constant([], tf.int64) if splits is None else tf.convert_to_tensor(splits)
     if not sent.dtype.is_integer:
         raise ArgumentRefused(
-            None, None, f"splits has the type {sent.dtype.name}; must be integers"
+            None, None, f"splits has the type {sent.dtype.name}; its elements must be integers"
         )
     named = name, ignore_name_scope
     result, received = _alltoall(tf.convert_to_tensor(tensor), sent, named, process_set)

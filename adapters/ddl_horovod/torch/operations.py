@@ -461,7 +461,7 @@ def _alltoall(
         raise ValueError(f"tensor: {count} rows cannot be divided equally among {size} members")
     rows = [count // size] * size if splits is None else torch.as_tensor(splits).tolist()
     if any(not isinstance(each, int) for each in rows):
-        raise ValueError(f"splits is {rows}; must be integers")
+        raise ValueError(f"splits is {rows}; its elements must be integers")
     if len(rows) != size or min(rows) < 0 or sum(rows) > count:
         raise ValueError(f"splits: {rows} do not divide {count} rows among {size} members")
     sent = tensor[: sum(rows)]

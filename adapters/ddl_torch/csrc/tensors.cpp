@@ -140,7 +140,7 @@ void nullify(const char *operation, const at::Tensor &memory)
     const auto type = memory.scalar_type();
     TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(type) || at::isComplexType(type), "ddl ",
                                 operation, ": ReduceOp.PREMUL_SUM of ", type,
-                                "; only floats and complex can be scaled");
+                                "; only floats and complex numbers can be scaled");
     at::AutoDispatchBelowADInplaceOrView guard; // it may be a leaf that requires grad
     if (at::isFloat8Type(type))
         memory.copy_(memory.to(at::kFloat).mul_(0));

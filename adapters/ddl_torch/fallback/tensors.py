@@ -30,7 +30,8 @@ def reduction_of(options: Any, tensor: Tensor) -> dict[str, Any]:
         raise ValueError(f"ddl: {op} is not a ReduceOp")
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise NotImplementedError(
-            f"ddl: ReduceOp.PREMUL_SUM of {tensor.dtype}; only floats and complex can be scaled"
+            f"ddl: ReduceOp.PREMUL_SUM of {tensor.dtype}; only floats and complex numbers can be"
+            " scaled"
         )
     _, factor = op.__getstate__()  # a number or a tensor of one; there is no public accessor
     return {"op": "sum", "prescale": float(factor)}
