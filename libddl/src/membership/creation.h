@@ -67,7 +67,7 @@ typedef struct ddl__creation {
     bool is_witnessed;     /* its members have another comm, which detects their deaths */
     int64_t deadline;      /* deadline of the call */
     int64_t doubted_until; /* after a loss: deadline for a fact that explains it; otherwise 0 */
-    ddl__creation_end end; /* status DDL_OK: no fact of another member has ended the attempt */
+    ddl__creation_end end; /* status DDL_OK: no other member has ended the attempt */
 } ddl__creation;
 
 /* The action after a fact. */

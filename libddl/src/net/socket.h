@@ -27,7 +27,8 @@ int ddl__dial_until(const struct sockaddr *from, const struct sockaddr *address,
 int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length);
 int ddl__dial_error(int fd);
 
-/* True if an error of connect is an answer of the peer; true if it says nothing about the peer. */
+/* True if an error of connect is an answer of the peer; in the second function, true if this host
+ * caused the error, so it says nothing about the peer. */
 bool ddl__dial_is_answer(int error);
 bool ddl__dial_is_own_error(int error);
 

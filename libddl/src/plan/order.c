@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 enum {
-    NOBODY = -1, /* some workers of the sum have no member */
-    SEVERAL = -2 /* the workers of the sum have several members */
+    NOBODY = -1, /* some workers of the sum belong to no member */
+    SEVERAL = -2 /* the workers of the sum belong to several members */
 };
 
 /* Return the number of workers in the first half of a sum over n > 1. */

@@ -43,7 +43,7 @@ enum {
 
 /* The number of waits that skip spinning, or yielding. */
 typedef struct ddl__backoff {
-    uint32_t left;   /* waits that are left */
+    uint32_t left;   /* remaining waits */
     uint32_t length; /* waits in total; the next backoff is longer */
 } ddl__backoff;
 
