@@ -193,7 +193,8 @@ def _length(event: TraceEvent) -> str:
 
 
 def blocking(records: Sequence[Record]) -> tuple[TraceEvent | None, list[Record]]:
-    """Return the first failed operation by order of a comm, and the ranks that had not begun it."""
+    """Return a comm's first failed operation that is matched by order, and the ranks that had not
+    begun it."""
     lasts = {r.rank: r.last(0) for r in records}
     failed = [e for e in lasts.values() if e and not e.done and e.sequence is not None]
     if not failed:
