@@ -113,8 +113,8 @@ class TensorFlowAdapter(Flat):
         self._buffers.forget()
 
     def _named(self) -> dict[str, Any]:
-        """Return the variables by name, with a number: a second model in the process gives its
-        layers other names."""
+        """Return the variables by name. Names have a number instead of the layer, because a second
+        model in the process gives its layers other names."""
         others = list(self.model.non_trainable_variables)
         groups = {"model": [*self._trained, *others], "optimizer": self.optimizer.variables}
         return {
