@@ -326,7 +326,7 @@ class Step:
         return found
 
     def _contest_any(self, check: int, vote: Sequence[int], differing: Sequence[int]) -> bool:
-        """Return True if the vote has found a difference, which is contested by then."""
+        """Contest the difference that the vote has found. Return False if it has found none."""
         if vote[2] != -vote[3]:
             self._contest_whole(SUM, ShareDigest({"": check}))
         elif differing and differing[0] == STATE:
