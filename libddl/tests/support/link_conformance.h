@@ -407,6 +407,54 @@ static void test_sleep(const star_factory *factory)
     star_destroy(&s);
 }
 
+static bool rings(const ddl__link *link)
+{
+    struct pollfd p = {.fd = link->fd, .events = POLLIN};
+    return poll(&p, 1, 0) > 0;
+}
+
+static void wake_up(ddl__link *link)
+{
+    link->ops->sleeping(link, false);
+    link->ops->poll(link);
+    CHECK(!rings(link), "the bell still rings");
+}
+
+/* A release wakes a sleeper that found no room, and no other one. */
+static void test_wakes(const star_factory *factory)
+{
+    enum { BYTES = 1024 };
+    star s = star_create(factory, 1);
+    ddl__link *sleeper = s.centre[0], *peer = s.leaf[0];
+    if (!sleeper->ops->shared) {
+        star_destroy(&s);
+        return;
+    }
+    uint64_t sent = 0, read = 0;
+    CHECK(publish_span(&sleeper, 1, sent++, BYTES), "no room for a single span");
+    announce_sleep(sleeper);
+    read_soon(NULL, peer, read++, BYTES);
+    CHECK(!rings(sleeper), "a release woke a sleeper that waits for a span");
+    CHECK(publish_span(&peer, 1, 0, BYTES), "no room for a single span");
+    CHECK(rings(sleeper), "a span did not wake a sleeper");
+    wake_up(sleeper);
+
+    while (publish_span(&sleeper, 1, sent, BYTES))
+        sent++;
+    announce_sleep(sleeper);
+    read_soon(NULL, peer, read++, BYTES);
+    CHECK(rings(sleeper), "a release did not wake a sleeper that waits for room");
+    wake_up(sleeper);
+
+    while (publish_span(&sleeper, 1, sent, BYTES))
+        sent++;
+    wake_up(sleeper);
+    announce_sleep(sleeper);
+    CHECK(!publish_span(&sleeper, 1, sent, BYTES), "room without a release");
+    CHECK(rings(sleeper), "a sleeper that found no room did not announce it");
+    star_destroy(&s);
+}
+
 /* ---------------------------------------------------------------------------------- failures */
 
 /* A span that is not the expected one is reported, and the sender can be notified. */
@@ -565,6 +613,7 @@ static inline void ddl__link_conformance_beside(const star_factory *factory)
     test_threads(factory, LONG_STREAM, LONG_STREAM, true);
     test_threads(factory, LONG_STREAM, 0, true);
     test_sleep(factory);
+    test_wakes(factory);
 }
 
 static inline void ddl__link_conformance(const star_factory *factory)

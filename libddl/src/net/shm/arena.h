@@ -79,13 +79,20 @@ typedef struct ddl__arena_ring {
     ddl__arena_loans loans;
 } ddl__arena_ring;
 
+/* Events that wake a sleeping driver. */
+typedef enum ddl__arena_event {
+    DDL__ARENA_SPAN = 1,   /* a reader of the arena publishes a span to its owner */
+    DDL__ARENA_RELEASE = 2 /* a reader of the arena releases a span */
+} ddl__arena_event;
+
 typedef struct ddl__arena_header {
     uint32_t magic, layout, readers, queue;
     uint64_t bytes, private_bytes; /* bytes of the first outlet, and of each private one */
     atomic_uint fences; /* 1: the owner's driver executes a heavy fence before it sleeps */
     /* the number of the owner's bell (bell.h), and the secret for offers to it (lending.h) */
     uint64_t bell, secret[2];
-    alignas(DDL__ARENA_LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
+    /* what wakes the owner's driver, which sleeps or is about to: ddl__arena_event; 0: it is awake */
+    alignas(DDL__ARENA_LINE) atomic_uint sleeping;
     alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
 } ddl__arena_header;
 
@@ -119,6 +126,8 @@ typedef struct ddl__arena_outlet {
      * positions. Bytes before `tail` are free again, bytes before `head` published, and bytes
      * before `reserved` reserved. */
     uint64_t tail, head, reserved;
+    bool asleep;         /* announced */
+    bool awaits_release; /* since it woke up, the driver has found no room or unreleased spans */
     unsigned char short_span[DDL__ARENA_SHORT_FOR_ALL];
     ddl__arena_reader *readers;
 } ddl__arena_outlet;

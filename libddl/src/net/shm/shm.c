@@ -8,6 +8,10 @@
  * then need not wait until the cache line that it has stored to returns from the reader's core.
  * Otherwise both pairs are sequentially consistent. The side that clears the flag rings, once.
  *
+ * A release wakes a driver only if the driver has found no room, or unreleased spans, since it woke
+ * up. Most sleepers wait for spans, and a wake-up takes longer than a small operation. A driver that
+ * finds no room only after its announcement rings its own bell, and announces the other event.
+ *
  * Waking. A driver that also waits for TCP sleeps on descriptors, not on a futex. It has one
  * descriptor for all peers that share memory with it: its bell (bell.h). Thus no pair of ranks
  * needs its own descriptor. */
@@ -43,8 +47,8 @@ static bool are_promised(const shm_link *s)
     return atomic_load_explicit(s->peer_fences, memory_order_acquire) == 1;
 }
 
-/* Store a word that the peer polls, and wake its driver if it sleeps. */
-static void word_store(shm_link *s, atomic_ullong *where, uint64_t value)
+/* Store a word that the peer polls, and wake its driver if it sleeps and this event wakes it. */
+static void word_store(shm_link *s, atomic_ullong *where, uint64_t value, ddl__arena_event event)
 {
     atomic_uint *sleeping = &s->peer->shared->sleeping;
     unsigned asleep;
@@ -57,8 +61,16 @@ static void word_store(shm_link *s, atomic_ullong *where, uint64_t value)
         asleep = atomic_load_explicit(sleeping, memory_order_seq_cst);
         s->light = s->fences && ddl__fences_joined(s->fences) && are_promised(s);
     }
-    if (asleep && atomic_exchange_explicit(sleeping, 0, memory_order_relaxed))
+    if ((asleep & event) && atomic_exchange_explicit(sleeping, 0, memory_order_relaxed))
         ddl__bell_ring(s->link.fd, s->bell);
+}
+
+/* Note that the driver may wait until a peer releases a span. */
+static void await_release(const shm_link *s)
+{
+    if (!s->own->awaits_release && s->own->asleep) /* announce this event, too */
+        ddl__bell_ring(s->own_arena->bell, s->own_arena->bell_number);
+    s->own->awaits_release = true;
 }
 
 /* ------------------------------------------------------------------------------------ sending */
@@ -132,6 +144,7 @@ static void *short_place(ddl__link *const *to, unsigned n)
 /* Handle a lack of room: an unopened link requests its peer's arena. */
 __attribute__((noinline)) static void *wait_for_room(ddl__link *const *to, unsigned n)
 {
+    await_release(shm(to[0]));
     for (unsigned i = 0; i < n; i++)
         if (!ddl__shm_is_open(shm(to[i])))
             ddl__shm_ask(shm(to[i]));
@@ -145,7 +158,9 @@ static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
         if (to[i]->fd < 0 || outlet_is_full(own, shm(to[i])->to))
             return wait_for_room(to, n);
     void *span = is_short(n, bytes) ? short_place(to, n) : outlet_reserve(own, bytes);
-    for (unsigned i = 0; span && i < n; i++)
+    if (!span)
+        return wait_for_room(to, n);
+    for (unsigned i = 0; i < n; i++)
         own->readers[shm(to[i])->to].reserved++;
     return span;
 }
@@ -172,7 +187,7 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
         e->bytes = (uint32_t)bytes;
         if (travels && span != e->inline_span)
             memcpy(e->inline_span, span, bytes);
-        word_store(s, &e->stamp, r->published);
+        word_store(s, &e->stamp, r->published, DDL__ARENA_SPAN);
     }
 }
 
@@ -223,7 +238,7 @@ static void publish_elsewhere(shm_link *s, uint32_t kind, const void *where, siz
     e->offset = kind;
     e->bytes = (uint32_t)bytes;
     memcpy(e->inline_span, where, length);
-    word_store(s, &e->stamp, r->published);
+    word_store(s, &e->stamp, r->published, DDL__ARENA_SPAN);
 }
 
 /* For first links only. */
@@ -250,8 +265,10 @@ static bool shm_lend(ddl__link *to, const ddl__region *region, const void *memor
 static bool shm_give_back(ddl__link *to, size_t bytes, const ddl__signature *signature)
 {
     shm_link *s = shm(to);
-    if (outlet_is_full(s->own, s->to))
+    if (outlet_is_full(s->own, s->to)) {
+        await_release(s);
         return false;
+    }
     publish_elsewhere(s, DDL__ARENA_RETURNED, &s->lending.wanted, sizeof s->lending.wanted, bytes,
                       signature);
     to->borrowed = false;
@@ -423,7 +440,7 @@ static bool shm_release(ddl__link *link)
         return false;
     }
     s->position++;
-    word_store(s, &s->peer->shared->rings[s->from].released, s->position);
+    word_store(s, &s->peer->shared->rings[s->from].released, s->position, DDL__ARENA_RELEASE);
     return true;
 }
 
@@ -434,14 +451,19 @@ static ddl__link_pending shm_flush(ddl__link *link)
     const ddl__arena_reader *r = &s->own->readers[s->to];
     uint64_t released =
         atomic_load_explicit(&s->own->shared->rings[s->to].released, memory_order_seq_cst);
-    if (released < s->lending.lent)
-        return DDL__LINK_SENDING;
-    return released == r->published ? DDL__LINK_DRAINED : DDL__LINK_UNREAD;
+    if (released == r->published)
+        return DDL__LINK_DRAINED;
+    await_release(s);
+    return released < s->lending.lent ? DDL__LINK_SENDING : DDL__LINK_UNREAD;
 }
 
 static void shm_sleeping(ddl__link *link, bool asleep)
 {
-    atomic_store_explicit(&shm(link)->own->shared->sleeping, asleep, memory_order_seq_cst);
+    ddl__arena_outlet *own = shm(link)->own;
+    unsigned events = DDL__ARENA_SPAN | (own->awaits_release ? DDL__ARENA_RELEASE : 0);
+    own->asleep = asleep;
+    own->awaits_release = own->awaits_release && asleep;
+    atomic_store_explicit(&own->shared->sleeping, asleep ? events : 0, memory_order_seq_cst);
 }
 
 /* Handle the bell, which is the same for all links of the arena. */
