@@ -6,7 +6,7 @@ import re
 import socket
 from dataclasses import dataclass
 
-OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
+OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall", "barrier")
 
 # The name on a command line, and the name in NumPy and PyTorch.
 DTYPES = {
@@ -29,7 +29,8 @@ class UsageError(Exception):
 @dataclass(frozen=True)
 class Case:
     """An operation to measure. `bytes` is the size of the whole buffer of all-reduce, broadcast and
-    all-to-all, of the send buffer of reduce-scatter and of the receive buffer of all-gather."""
+    all-to-all, of the send buffer of reduce-scatter and of the receive buffer of all-gather. A
+    barrier has no buffer: its size is not used."""
 
     operation: str
     dtype: str  # a key of DTYPES
@@ -48,6 +49,8 @@ class Candidate:
 
     ""            blocking "async"       submitted, then waited for "named"       matched by name
     "c"           from C, without Python between the calls "shared"      with buffers of ddl_alloc
+    "burst"       from C, BURST calls after half a millisecond of computing
+    "late"        from C, a call that rank 0 makes long before the others do
     "apart", "shared apart"   out of place (all-reduce) "ordered"     the ordered sum with a logical
     worker for each rank, out of place (all-reduce)
     """
@@ -57,6 +60,10 @@ class Candidate:
 
     def __str__(self) -> str:
         return f"{self.library} {'from C' if self.way == 'c' else self.way}".rstrip()
+
+
+IN_C = ("c", "burst", "late")  # the ways whose calls are made from C
+BURST = 5
 
 
 def parse_bytes(text: str) -> int:

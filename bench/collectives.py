@@ -11,7 +11,7 @@ from typing import Any
 
 from bench import environments
 from bench.cases import DTYPES, OPERATIONS, Case, UsageError, make_parser, parse_list, parse_sizes
-from bench.libraries import LIBRARIES, Library, find
+from bench.libraries import ALL_LIBRARIES, LIBRARIES, Library, find
 from bench.machine import Machine
 from bench.measure import Report, Wanted, measure
 from bench.plots import check_plot, plot
@@ -24,14 +24,16 @@ Measure operations of libddl, Gloo (PyTorch), Open MPI, MPICH and Intel MPI on t
 
 Each library has its own virtual environment, which is created at first use and kept in build/bench
 ($BENCH_CACHE). The ranks of all libraries stay alive and take turns, round by round; ranks of
-other libraries sleep meanwhile. Rank r is pinned to core r modulo the number of cores, except for
-Gloo, which is faster when the system places its threads. Buffers are rewritten before each
-iteration, and every element is checked after it. Calls of up to 16 KiB are timed in batches.
+other libraries sleep meanwhile. Rank r is pinned to core r modulo the number of cores. Gloo and
+commux are not, since they are faster when the system places their threads, nor is any rank beside
+busy loops. Buffers are rewritten before each iteration, and every element is checked after it.
+Calls of up to 16 KiB are timed in batches.
 """
 
 EPILOG = """\
 columns of the tables:
-  p50, p99      time of one call on the slowest rank: median and 99th percentile of all iterations
+  p50, p99      time of one call on the slowest rank: median and 99th percentile of all iterations.
+                Beside busy loops p50 is the mean over the turns: 100 rounds are advised
   alg GB/s      size / p50. The size is that of the whole buffer: the send buffer of reduce-scatter,
                 the receive buffer of all-gather.
   bus GB/s      alg GB/s times the part of the size that each rank must send at least:
@@ -47,14 +49,16 @@ columns of the tables:
 state of the cores, in the titles:
 Virtual cores move. The round trip of one cache line, measured before and after each turn, shows
 whether two cores are twin (two threads of one core), near (they share a cache) or far (they do
-not). A turn during which the state changed is dropped. So is a turn during which another program
-ran, unless no other turns are left: then such turns count and are marked with *.
+not). Beside busy loops, which take the cores, it is not measured. A turn during which the state
+changed is dropped. So is a turn during which another program ran, unless no other turns are left:
+then such turns count and are marked with *.
 
 examples:
   python -m bench collectives                                  all-reduce, 2 ranks, 8 B to 256 MiB
   python -m bench collectives --operations allgather,alltoall --sizes 1MiB,64MiB
   python -m bench collectives --ranks 2,4 --dtypes f32,bf16 --json run.json --plot run.png
   python -m bench collectives --sizes 8,1KiB --from-c --async --named
+  python -m bench collectives --busy 2,8 --rounds 100 --seconds 0.01 --libraries ddl_torch,gloo
   python -m bench collectives --lab unshaped --libraries libddl,gloo,openmpi     two hosts; as root
   python -m bench collectives --libraries libddl --libddl before=OLD/bin/python  two builds
 
@@ -67,9 +71,15 @@ def main(argv: Sequence[str]) -> int:
     libraries = chosen(options)
     machine = Machine(environments.cache_folder())
     wanted = Wanted(
-        options.cases, options.ranks, options.ways, options.own, options.lab or "", options.hosts
+        options.cases,
+        options.ranks,
+        options.busy,
+        options.ways,
+        options.own,
+        options.lab or "",
+        options.hosts,
     )
-    effort = Effort(options.rounds, options.seconds, options.busy)
+    effort = Effort(options.rounds, options.seconds, options.disturbed)
     report = Report()
     try:
         measure(wanted, effort, machine, libraries, time.monotonic() + options.limit, report)
@@ -104,7 +114,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="such as 8,4KiB,64MiB, or 1KiB-1MiB in steps of four (default: 8 B to 256 MiB)",
     )
     add(
-        "--libraries", default=names(LIBRARIES), help=f"a list of {names(LIBRARIES)} (default: all)"
+        "--libraries",
+        default=names(LIBRARIES),
+        help=f"a list of {names(ALL_LIBRARIES)} (default: {names(LIBRARIES)})",
     )
     add(
         "--libddl",
@@ -134,7 +146,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--rounds", type=int, default=9, help="turns of each library (default: 9)")
     add("--seconds", type=float, default=0.05, help="least duration of a turn (default: 0.05)")
     add("--limit", type=float, default=math.inf, help="start no case after this many seconds")
-    add("--busy", action="store_true", help="do not repeat turns during which another program ran")
+    add(
+        "--busy",
+        metavar="N,N",
+        default="0",
+        help="busy loops to run beside the ranks, such as 0,2,8 (default: 0)",
+    )
+    add(
+        "--disturbed",
+        action="store_true",
+        help="do not repeat turns during which another program ran",
+    )
     add("--json", metavar="FILE", type=Path, help="write all results as JSON")
     add(
         "--plot",
@@ -148,10 +170,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             Case(operation, dtype, size)
             for operation in parse_list(options.operations, OPERATIONS, "--operations:")
             for dtype in parse_list(options.dtypes, DTYPES, "--dtypes:")
-            for size in parse_sizes(options.sizes)
+            for size in (parse_sizes(options.sizes) if operation != "barrier" else [0])
         ]
-        options.libraries = parse_list(options.libraries, LIBRARIES, "--libraries:")
+        options.libraries = parse_list(options.libraries, ALL_LIBRARIES, "--libraries:")
         options.ranks = _numbers(options.ranks, "--ranks")
+        options.busy = _numbers(options.busy, "--busy", least=0)
+        if options.lab and options.busy != [0]:
+            raise UsageError("--busy cannot be combined with --lab")
         if options.hosts and not options.lab:
             raise UsageError("--hosts requires --lab")
         options.hosts = _numbers(options.hosts or "1,1", "--hosts")
@@ -164,16 +189,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise UsageError("--rounds must be at least 1, and --seconds above 0")
     except UsageError as error:
         parser.error(str(error))
-    options.ways = ["async"] * options.waited + ["c"] * options.from_c
+    options.ways = [""] + ["async"] * options.waited + ["c"] * options.from_c
     options.own = ["named"] * options.named + ["apart", "ordered"] * options.ordered
     options.own += ["shared", "shared apart"] * options.shared
     return options
 
 
-def _numbers(text: str, what: str) -> list[int]:
+def _numbers(text: str, what: str, least: int = 1) -> list[int]:
     numbers = text.split(",")
-    if not all(n.isdecimal() and int(n) > 0 for n in numbers):
-        raise UsageError(f"{what} {text!r} is not a list of numbers >= 1")
+    if not all(n.isdecimal() and int(n) >= least for n in numbers):
+        raise UsageError(f"{what} {text!r} is not a list of numbers >= {least}")
     return [int(n) for n in numbers]
 
 
@@ -188,7 +213,7 @@ def chosen(options: argparse.Namespace) -> list[Library]:
 
 
 def ours(libraries: Sequence[Library]) -> set[str]:
-    return {library.name for library in libraries if library.kind == "ddl"}
+    return {lib.name for lib in libraries if lib.kind == "ddl" or lib.name == "ddl_torch"}
 
 
 def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:

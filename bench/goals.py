@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.cases import Candidate, show_bytes
-from bench.machine import STATES
+from bench.libraries import OneHost
+from bench.machine import ALL_STATES, STATES
 from bench.results import Result, Row
 
 KI, MI = 2**10, 2**20
 EVEN = 0.97  # a difference below 3 % is noise
-OURS = ("libddl",)
+OURS = ("libddl", "ddl_torch")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Target:
     of: Callable[[Result, str], float | None]
     least: float
     where: Callable[[Result], bool]
-    states: tuple[str, ...] = tuple(STATES)
+    states: tuple[str, ...] = ALL_STATES
     percent: bool = False
 
     def verdicts(self, results: Sequence[Result]) -> list[Verdict]:
@@ -69,10 +70,23 @@ def against_best(way: str = "", others: str | None = None) -> Callable[[Result, 
     return ratio
 
 
-def against(library: str) -> Callable[[Result, str], float | None]:
+def against(
+    library: str, way: str = "", own: str = "libddl"
+) -> Callable[[Result, str], float | None]:
     def ratio(result: Result, state: str) -> float | None:
-        own, other = _own(result, state), result.row(Candidate(library), state)
-        return own.times_as_fast_as(other) if own and other else None
+        ours, other = (result.row(Candidate(name, way), state) for name in (own, library))
+        return ours.times_as_fast_as(other) if ours and other else None
+
+    return ratio
+
+
+def loops_against(library: str) -> Callable[[Result, str], float | None]:
+    """Return a function for the rate of busy loops beside waiting ranks, relative to their rate
+    beside those of another library."""
+
+    def ratio(result: Result, state: str) -> float | None:
+        own, other = _own(result, state, "late"), result.row(Candidate(library, "late"), state)
+        return own.loops / other.loops if own and other else None
 
     return ratio
 
@@ -105,12 +119,20 @@ def _is(operation: str, dtype: str, ranks: int, *sizes: int) -> Callable[[Result
     return lambda r: (
         (r.case.operation, r.case.dtype, r.ranks) == (operation, dtype, ranks)
         and r.case.bytes in sizes
-        and r.placement == "one host"
+        and r.placement == OneHost(0).name
     )
 
 
 def _between_hosts(*sizes: int) -> Callable[[Result], bool]:
-    return lambda r: r.placement != "one host" and r.case.bytes in sizes
+    return lambda r: not r.placement.startswith(OneHost(0).name) and r.case.bytes in sizes
+
+
+def _beside(loops: int, *sizes: int) -> Callable[[Result], bool]:
+    return lambda r: r.placement == OneHost(0, loops).name and r.case.bytes in sizes
+
+
+def _among(ranks: int) -> Callable[[Result], bool]:
+    return lambda r: r.ranks == ranks and r.placement == OneHost(0).name
 
 
 SMALL = (8, 64, 256, KI, 2 * KI)
@@ -122,13 +144,19 @@ FOUR = (KI, 64 * KI, MI, 4 * MI, 64 * MI)
 SHARED_CACHED = (256 * KI, MI, 4 * MI, 16 * MI)
 SHARED_FOUR = (MI, 4 * MI, 64 * MI)
 ORDERED = (KI, 64 * KI, MI, 16 * MI, 64 * MI)
+LOOPS = (2, 4, 8)
+TAKEN_SMALL = (8, KI, 4 * KI)
+TAKEN_LARGE = (16 * KI, 256 * KI, 4 * MI)
+# The sizes of the public table of the backends of torch.distributed.
+EIGHT = (64, 4 * KI, 256 * KI, 4 * MI, 64 * MI, 100_000_000)
+EIGHT_MOVES = ("allreduce", "allgather", "broadcast")
 
 
 def all_targets() -> list[Target]:
     """Return the targets for operations."""
     f32 = ("allreduce", "f32", 2)
     huge, large = _is(*f32, *HUGE), _is(*f32, *LARGE)
-    small, middle = _is(*f32, *SMALL), _is(*f32, *MIDDLE)
+    small = _is(*f32, *SMALL)
     whole = _is(*f32, *SMALL, *MIDDLE, *LARGE, *HUGE)
     near = ("near",)
     best = against_best()
@@ -137,7 +165,8 @@ def all_targets() -> list[Target]:
         Target("of the limit", of_limit(), 0.7, _is(*f32, 64 * MI), near, percent=True),
         Target("of the limit", of_limit(), 0.8, _is(*f32, 256 * MI), near, percent=True),
         Target("x best other", best, 1.3, large),
-        Target("x best other", best, EVEN, middle),
+        Target("x best other", best, EVEN, _is(*f32, *(s for s in MIDDLE if s < 256 * KI))),
+        Target("x best other", best, 1.2, _is(*f32, *(s for s in MIDDLE if s >= 256 * KI))),
         Target("x best other, from C", against_best("c"), EVEN, small),
         Target("x best other", best, 1 / 1.5, small),
         Target("async x blocking", against_blocking("async"), 1 / 1.5, whole),
@@ -165,6 +194,35 @@ def all_targets() -> list[Target]:
             Target(f"x {library}", ratio, 4, _between_hosts(MI)),
             Target(f"x {library}", ratio, small_least, _between_hosts(KI)),
         ]
+    return targets
+
+
+def taken_targets() -> list[Target]:
+    """Return the targets beside busy loops."""
+    targets = []
+    spins, yields = against("openmpi", "c"), against("openmpi_yield", "c")
+    gloo = against("gloo", own="ddl_torch")
+    for loops in LOOPS:
+        small, large = _beside(loops, *TAKEN_SMALL), _beside(loops, *TAKEN_LARGE)
+        targets += [
+            Target("x Open MPI that spins, from C", spins, 0.8, small),
+            Target("x Open MPI that spins, from C", spins, 1.0, large),
+        ]
+        waiting = loops_against("openmpi_yield")
+        targets.append(Target("busy loops' rate beside a waiting rank", waiting, 0.95, small))
+        for where in (small, large):
+            targets.append(Target("x Open MPI that yields, from C", yields, 1.0, where))
+            targets.append(Target("through PyTorch, x Gloo", gloo, 2.5, where))
+    return targets
+
+
+def many_targets() -> list[Target]:
+    """Return the targets for bursts, and for more ranks than cores."""
+    burst = Target("bursts x best other", against_best("burst"), 1 / 1.3, _among(4))
+    targets = [burst, Target("x best other", against_best(), EVEN, _among(8))]
+    for library in ("gloo", "commux"):
+        ratio = against(library, own="ddl_torch")
+        targets.append(Target(f"through PyTorch, x {library}", ratio, EVEN, _among(8)))
     return targets
 
 

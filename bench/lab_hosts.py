@@ -16,6 +16,7 @@ class LabHosts:
     def __init__(self, lab: Any, hosts: Sequence[int], rate: str) -> None:
         self._lab = lab
         self.hosts = list(hosts)
+        self.loops = 0
         self.name = f"{len(hosts)} hosts, {rate} links"
 
     def address(self, host: int) -> str:

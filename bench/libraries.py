@@ -10,16 +10,19 @@ from typing import Protocol
 from bench.cases import free_port
 from bench.environments import ROOT, cache_folder, compile_loop, interpreter
 
-LIBRARIES = ("libddl", "gloo", "openmpi", "mpich", "impi")
-MPIS = ("openmpi", "mpich", "impi")
+LIBRARIES = ("libddl", "gloo", "openmpi", "mpich", "impi")  # measured by default
+MPIS = ("openmpi", "openmpi_yield", "mpich", "impi")  # openmpi_yield waits by sched_yield
+BACKENDS = {"gloo": "gloo", "ddl_torch": "ddl", "commux": "ucx"}  # of torch.distributed
+ALL_LIBRARIES = (*LIBRARIES, "openmpi_yield", "ddl_torch", "commux")
 
 
 class Placement(Protocol):
-    """The hosts of the ranks. `hosts` is the number of ranks on each host; addresses are IP
-    addresses."""
+    """The hosts of the ranks. `hosts` is the number of ranks on each host, `loops` the number of
+    busy loops beside them; addresses are IP addresses."""
 
     name: str
     hosts: list[int]
+    loops: int
 
     def address(self, host: int) -> str: ...
     def interface(self) -> str: ...
@@ -29,10 +32,10 @@ class Placement(Protocol):
 class OneHost:
     """A placement of all ranks on this machine."""
 
-    name = "one host"
-
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, loops: int = 0) -> None:
+        self.name = f"one host, busy loops: {loops}" if loops else "one host"
         self.hosts = [ranks]
+        self.loops = loops
 
     def address(self, host: int) -> str:
         return "127.0.0.1"
@@ -68,7 +71,9 @@ class Library:
         socket."""
         program = str(ROOT / "bench" / "rank" / self.program)
         worker = [str(self.python), program, self.kind, control]
+        pinned = not placement.loops and self.name not in ("gloo", "commux")
         env = {"PYTHONDONTWRITEBYTECODE": "1", "BENCH_LOOP": str(self.loop or "")}
+        env |= {"BENCH_PIN": str(int(pinned)), "BENCH_BACKEND": BACKENDS.get(self.name, "")}
         if self.name in MPIS:
             return [self._mpirun(placement, worker, env)]
         size, port, secret = sum(placement.hosts), free_port(), "bench"
@@ -94,12 +99,14 @@ class Library:
         size, several = sum(placement.hosts), len(placement.hosts) > 1
         hosts = [placement.address(h) for h in range(len(placement.hosts))]
         command = [str(prefix / "bin" / "mpirun"), "-n", str(size)]
-        if self.name == "openmpi":
+        if self.name.startswith("openmpi"):
             # The ranks pin themselves.
             command += ["--allow-run-as-root", "--bind-to", "none"]
             command += ["--map-by", "slot:OVERSUBSCRIBE"]
-            for name in ("BENCH_LOOP", "PYTHONDONTWRITEBYTECODE"):
+            for name in env:
                 command += ["-x", name]
+            yields = self.name == "openmpi_yield"
+            command += ["--mca", "mpi_yield_when_idle", "1"] if yields else []
             if several:
                 slots = [f"{a}:{n}" for a, n in zip(hosts, placement.hosts, strict=True)]
                 command += ["--host", ",".join(slots)]
@@ -131,9 +138,9 @@ def find(name: str, python: Path | None = None, from_c: bool = False) -> Library
     `python` is an interpreter that has ddl_core, to use instead; `name` is then only a label.
     `from_c`: also compile the loop of calls from C.
     """
-    kind = "mpi" if name in MPIS else "gloo" if name == "gloo" else "ddl"
-    python = python or interpreter(name)
-    loop = compile_loop(name, kind, python) if from_c and kind != "gloo" else None
+    kind = "mpi" if name in MPIS else "pytorch" if name in BACKENDS else "ddl"
+    python = python or interpreter("openmpi" if name == "openmpi_yield" else name)
+    loop = compile_loop(name, kind, python) if from_c and kind != "pytorch" else None
     return Library(name, kind, python, loop)
 
 

@@ -17,6 +17,8 @@ _ELEMENTS = {"f32": 0, "f64": 1, "i8": 2, "f16": 3, "bf16": 3, "i32": 4, "i64": 
 # Observed: 0.03 us for two threads of one core, 0.06 us for cores that share a cache, 0.3 us and
 # more for others.
 STATES = {"twin": 45e-9, "near": 150e-9, "far": float("inf")}
+TAKEN = "taken"  # busy loops take the cores; no round trip is measured then
+ALL_STATES = (*STATES, TAKEN)
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,19 @@ class State:
     others      other threads that were ready to run
     pace        seconds of a fixed piece of work on the slower core; it takes longer while the host
                 lets another guest use the core's other thread
+    taken       busy loops run beside the ranks
     """
 
     round_trip: float
     dirty_rate: float
     others: int = 0
     pace: float = 0.0
+    taken: bool = False
 
     @property
     def name(self) -> str:
+        if self.taken:
+            return TAKEN
         return next(name for name, below in STATES.items() if self.round_trip < below)
 
 

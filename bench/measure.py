@@ -21,13 +21,15 @@ from bench.scheduler import Effort, Scheduler, candidates
 class Wanted:
     """The cases, the ways to call them and the placements.
 
-    `ways` applies to all libraries, `own` to libddl only (see Candidate). `lab` is the rate of the
-    lab's links. With a lab, `hosts`, the ranks on each host, replaces `ranks`.
+    `ways` applies to all libraries, `own` to libddl only (see Candidate). `loops` has numbers of
+    busy loops beside the ranks. `lab` is the rate of the lab's links. With a lab, `hosts`, the
+    ranks on each host, replaces `ranks`.
     """
 
     cases: Sequence[Case]
     ranks: Sequence[int] = (2,)
-    ways: Sequence[str] = ()
+    loops: Sequence[int] = (0,)
+    ways: Sequence[str] = ("",)
     own: Sequence[str] = ()
     lab: str = ""
     hosts: Sequence[int] = (1, 1)
@@ -52,7 +54,9 @@ def measure(
     """Add the results to the report, case by case, so that an interrupted run keeps its results. No
     case starts after the deadline (time.monotonic)."""
     with ExitStack() as stack:
-        placements: list[tuple[Placement, float]] = [(OneHost(n), 0.0) for n in wanted.ranks]
+        placements: list[tuple[Placement, float]] = [
+            (OneHost(n, loops), 0.0) for n in wanted.ranks for loops in wanted.loops
+        ]
         if wanted.lab:
             placements = [stack.enter_context(open_lab(wanted.hosts, wanted.lab))]
         bar = stack.enter_context(

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bench.cases import Candidate, Case
-from bench.machine import STATES, State
+from bench.machine import ALL_STATES, TAKEN, State
 
 LIMIT = "limit"  # the limit's library name
 SLOWED = 1.15  # from this multiple of the best pace on, another guest used the core
@@ -17,13 +17,14 @@ SLOWED = 1.15  # from this multiple of the best pace on, another guest used the 
 @dataclass
 class Turn:
     """One candidate's turn: the seconds of each iteration, the machine's state before and after it,
-    and the number of its round."""
+    the number of its round, and the processor seconds per second of the busy loops beside it."""
 
     candidate: Candidate
     seconds: list[float]
     before: State
     after: State
     round: int = 0
+    loops: float = 0.0
 
     @property
     def changed(self) -> bool:
@@ -45,7 +46,11 @@ def quantile(values: Sequence[float], q: float) -> float:
 @dataclass
 class Row:
     """One candidate in one state of the machine. Times are seconds per call. `turns` is the number
-    of turns that counted, `rounds` the median of each round, by number."""
+    of turns that counted, `rounds` the median of each round, by number.
+
+    Beside busy loops, p50 is the mean over the turns, and `rounds` has only this mean: a median
+    hides the calls during which a rank did not run. `loops` is their processor time per second.
+    """
 
     candidate: Candidate
     state: str
@@ -55,6 +60,7 @@ class Row:
     turns: int
     iterations: int
     rounds: dict[int, float] = field(default_factory=dict)
+    loops: float = 0.0
 
     def times_as_fast_as(self, other: "Row") -> float | None:
         """Return the other row's time over this one's: the median over the rounds that both have.
@@ -92,7 +98,7 @@ class Result:
         return None
 
     def states(self) -> list[str]:
-        return [s for s in STATES if any(r.state == s for r in self.rows)]
+        return [s for s in ALL_STATES if any(r.state == s for r in self.rows)]
 
     def often(self) -> list[str]:
         turns = {s: max(r.turns for r in self.rows if r.state == s) for s in self.states()}
@@ -150,6 +156,9 @@ def summarize(
         seconds = [s for turn in kept for s in turn.seconds]
         p50 = quantile(seconds, 0.5)
         rounds = {turn.round: quantile(turn.seconds, 0.5) for turn in kept}
+        if state == TAKEN:
+            p50 = statistics.fmean(statistics.fmean(turn.seconds) for turn in kept)
+            rounds = {0: p50}
         if candidate.library == LIMIT:
             result.limit[state] = min(p50, result.limit.get(state, p50))
             best = result.limits.setdefault(state, {})
@@ -157,8 +166,9 @@ def summarize(
                 best[number] = min(one, best.get(number, one))
         else:
             p99, count = quantile(seconds, 0.99), len(seconds)
-            row = Row(candidate, state, p50, p99, min(seconds), len(kept), count, rounds)
+            loops = statistics.fmean(turn.loops for turn in kept)
+            row = Row(candidate, state, p50, p99, min(seconds), len(kept), count, rounds, loops)
             result.rows.append(row)
-    order = list(STATES)
+    order = list(ALL_STATES)
     result.rows.sort(key=lambda r: order.index(r.state))
     return result

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bench.cases import DTYPES, Candidate, Case, show_bytes
+from bench.busy_loops import BusyLoops
+from bench.cases import BURST, DTYPES, IN_C, Candidate, Case, show_bytes
 from bench.libraries import Library, Placement
-from bench.machine import Machine
+from bench.machine import Machine, State
 from bench.results import LIMIT, Result, Turn, summarize
 from bench.worker_group import WorkerError, WorkerGroup
 
@@ -59,6 +60,7 @@ class Scheduler:
             library.name: WorkerGroup(library, placement) for library in libraries
         }
         self.notes: list[str] = []
+        self._loops = BusyLoops(placement.loops)
 
     def __enter__(self) -> "Scheduler":
         for workers in self.worker_groups.values():
@@ -69,9 +71,11 @@ class Scheduler:
                 self.notes.append(str(error))
                 workers.end()
         self.worker_groups = {name: w for name, w in self.worker_groups.items() if w.alive}
+        self._loops.__enter__()
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self._loops.__exit__()
         for workers in self.worker_groups.values():
             workers.end()
 
@@ -87,9 +91,10 @@ class Scheduler:
                     except WorkerError as error:
                         notes.append(f"{_what(case, candidate)}: {error}")
             order = list(paces)
-            if len(self.placement.hosts) == 1 and case.bytes >= DIRECT_FROM:
+            alone = len(self.placement.hosts) == 1 and not self.placement.loops
+            if alone and case.bytes >= DIRECT_FROM:
                 order += [Candidate(LIMIT, "plain"), Candidate(LIMIT, "streaming")]
-            state = self.machine.state()
+            state = self._state()
             deadline = time.monotonic() + self.effort.limit(len(order))
             for number in range(2 * self.effort.rounds):
                 enough = min((self._counted(turns, c) for c in order), default=0)
@@ -99,15 +104,18 @@ class Scheduler:
                 shift = number % max(len(order), 1)
                 for candidate in order[shift:] + order[:shift]:
                     try:
+                        used, start = self._loops.processor_seconds(), time.monotonic()
                         seconds = self._turn(case, candidate, paces)
+                        used = self._loops.processor_seconds() - used
+                        rate = used / (time.monotonic() - start)
                     except WorkerError as error:
                         notes.append(f"{_what(case, candidate)}: {error}")
                         paces.pop(candidate, None)
                         order = [c for c in order if c != candidate]
-                        state = self.machine.state()
+                        state = self._state()
                         continue
-                    after = self.machine.state()
-                    turns.append(Turn(candidate, seconds, state, after, number))
+                    after = self._state()
+                    turns.append(Turn(candidate, seconds, state, after, number, rate))
                     state = after
         result = summarize(case, self.placement.name, self.ranks, turns, self.effort.busy)
         result.notes = notes
@@ -117,6 +125,9 @@ class Scheduler:
             least = case.bytes * case.bus_factor(hosts) / self.wire
             result.limit = dict.fromkeys(result.states(), least)
         return result
+
+    def _state(self) -> State:
+        return State(0.0, 0.0, taken=True) if self.placement.loops else self.machine.state()
 
     def _counted(self, turns: Sequence[Turn], candidate: Candidate) -> int:
         """Return how many of the candidate's turns count. Further rounds make up for the others, up
@@ -151,7 +162,9 @@ class Scheduler:
         """Warm the library up. Return the iterations that fill a turn, and the calls in each."""
         workers = self.worker_groups[candidate.library]
         batch = 1
-        if case.bytes <= SMALL:
+        if candidate.way == "burst":
+            batch = BURST
+        elif case.bytes <= SMALL and candidate.way != "late":
             seconds, _ = workers.run(candidate.way, 3, 10)
             once = max(statistics.median(seconds), 1e-7)
             batch = max(1, min(BATCH_MAX, round(BATCH_SECONDS / once)))
@@ -195,7 +208,7 @@ def candidates(
     in_c = case.operation == "allreduce" and case.dtype == "f32"
     found = []
     for library in libraries:
-        for way in ("", *ways, *(own if library.kind == "ddl" else ())):
-            if way != "c" or (library.loop and in_c):
+        for way in (*ways, *(own if library.kind == "ddl" else ())):
+            if way not in IN_C or (library.loop and in_c):
                 found.append(Candidate(library.name, way))
     return found

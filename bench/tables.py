@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from tabulate import tabulate
 
 from bench.cases import show_bytes, show_seconds
-from bench.machine import STATES
+from bench.machine import ALL_STATES
 from bench.results import Result, Row
 
 HEAD = ["size", "library", "p50", "p99", "alg GB/s", "bus GB/s", "x best other", "of limit", "n"]
@@ -23,7 +23,7 @@ def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
             result
         )
     for (placement, operation, dtype, ranks), members in groups.items():
-        for state in STATES:
+        for state in ALL_STATES:
             rows = [cells for r in members for cells in _rows(r, state, ours)]
             if rows:
                 title = f"{operation} {dtype}, {ranks} ranks, {placement}, cores {state}"

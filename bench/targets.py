@@ -13,10 +13,13 @@ from tabulate import tabulate
 from bench import environments
 from bench.cases import Case, UsageError, make_parser
 from bench.goals import (
+    EIGHT,
+    EIGHT_MOVES,
     FOUR,
     HUGE,
     KI,
     LARGE,
+    LOOPS,
     MI,
     MIDDLE,
     MOVES,
@@ -25,12 +28,16 @@ from bench.goals import (
     SHARED_CACHED,
     SHARED_FOUR,
     SMALL,
+    TAKEN_LARGE,
+    TAKEN_SMALL,
     Verdict,
     all_targets,
+    many_targets,
     same_rate,
     shared_targets,
+    taken_targets,
 )
-from bench.libraries import LIBRARIES, find
+from bench.libraries import LIBRARIES, MPIS, find
 from bench.machine import Machine
 from bench.measure import Report, Wanted, measure
 from bench.plots import check_plot, plot
@@ -43,7 +50,7 @@ Measure libddl's performance targets (bench/goals.py), and show which of them ar
 
 Each target is judged separately for each state of the cores: twin, near and far (see
 `python -m bench collectives --help`). Ratios are medians over the rounds; above 1, libddl is
-faster. A complete run takes about eight minutes, after the libraries are installed.
+faster. A complete run takes about half an hour, after the libraries are installed.
 
 parts, for --parts:
   small      all-reduce of 8 B to 2 KiB, also from C, asynchronous and by name
@@ -57,17 +64,23 @@ parts, for --parts:
 ordered    ordered sums compared with all-reduce out of place; also between two hosts (needs root)
 shared     the same on buffers of ddl_alloc: all-reduce in place and out of place, also among 4
            ranks, broadcast, all-gather and all-to-all
+  taken      all-reduce beside 2, 4 and 8 busy loops, from C and through PyTorch; means
+  burst      bursts of all-reduces after computing, 4 ranks
+  eight      operations of 8 ranks, beside all other libraries
   resources  memory of a rank, and time to start
 """
 
 
 @dataclass(frozen=True)
 class Part:
-    """Targets that are measured together. `wanted` is None for memory and start-up time."""
+    """Targets that are measured together. `wanted` is None for memory and start-up time. `rounds`
+    and `seconds` replace those of the command line."""
 
     name: str
     wanted: Wanted | None
     libraries: tuple[str, ...] = LIBRARIES
+    rounds: int | None = None
+    seconds: float | None = None
 
 
 def _cases(operation: str, dtype: str, sizes: Sequence[int]) -> list[Case]:
@@ -75,7 +88,7 @@ def _cases(operation: str, dtype: str, sizes: Sequence[int]) -> list[Case]:
 
 
 def _allreduce(sizes: Sequence[int], ways: Sequence[str] = ()) -> Wanted:
-    return Wanted(_cases("allreduce", "f32", sizes), ways=ways, own=("async", "named"))
+    return Wanted(_cases("allreduce", "f32", sizes), ways=("", *ways), own=("async", "named"))
 
 
 HALVES = [Case("allreduce", dtype, 64 * MI) for dtype in ("f32", "bf16", "f16")]
@@ -86,6 +99,11 @@ SHARED = _cases("allreduce", "f32", (*SHARED_CACHED, *HUGE))
 SHARED_BY_FOUR = _cases("allreduce", "f32", SHARED_FOUR)
 SHARED_MOVES = [Case(operation, "f32", 64 * MI) for operation in MOVES]
 SHARED_WAYS = ("shared", "shared apart")
+TAKEN_CASES = _cases("allreduce", "f32", (*TAKEN_SMALL, *TAKEN_LARGE))
+TAKEN_EFFORT = {"rounds": 100, "seconds": 0.01}
+BURSTS = _cases("allreduce", "f32", (8, KI))
+EIGHT_CASES = [Case(operation, "f32", size) for operation in EIGHT_MOVES for size in EIGHT]
+EIGHT_CASES.append(Case("barrier", "f32", 0))
 PARTS = (
     Part("small", _allreduce(SMALL, ["c"])),
     Part("middle", _allreduce(MIDDLE)),
@@ -100,6 +118,21 @@ PARTS = (
     Part("shared", Wanted(SHARED, own=SHARED_WAYS)),
     Part("shared", Wanted(SHARED_MOVES, own=("shared",))),
     Part("shared", Wanted(SHARED_BY_FOUR, ranks=(4,), own=SHARED_WAYS)),
+    Part(
+        "taken",
+        Wanted(TAKEN_CASES, loops=LOOPS, ways=("c",)),
+        ("libddl", "openmpi", "openmpi_yield"),
+        **TAKEN_EFFORT,
+    ),
+    Part(
+        "taken",
+        Wanted(TAKEN_CASES[:1], loops=LOOPS, ways=("late",)),
+        ("libddl", "openmpi_yield"),
+        seconds=1,
+    ),
+    Part("taken", Wanted(TAKEN_CASES, loops=LOOPS), ("ddl_torch", "gloo"), **TAKEN_EFFORT),
+    Part("burst", Wanted(BURSTS, ranks=(4,), ways=("burst",)), ("libddl", *MPIS)),
+    Part("eight", Wanted(EIGHT_CASES, ranks=(8,)), (*LIBRARIES, "ddl_torch", "commux")),
     Part("resources", None, ("libddl",)),
 )
 
@@ -112,7 +145,6 @@ def main(argv: Sequence[str]) -> int:
     libraries = {
         n: find(n, options.libddl if n == "libddl" else None, from_c=n != "gloo") for n in names
     }
-    effort = Effort(options.rounds, options.seconds, options.busy)
     deadline = time.monotonic() + options.limit
     report = Report()
     verdicts: list[Verdict] = []
@@ -120,6 +152,8 @@ def main(argv: Sequence[str]) -> int:
         for part in parts:
             if part.wanted:
                 used = [libraries[n] for n in part.libraries]
+                rounds, seconds = part.rounds or options.rounds, part.seconds or options.seconds
+                effort = Effort(rounds, seconds, options.disturbed)
                 measure(part.wanted, effort, machine, used, deadline, report)
             else:
                 verdicts += resources(libraries["libddl"])
@@ -132,11 +166,8 @@ def main(argv: Sequence[str]) -> int:
         print(show_results(results, OURS) + "\n")
     if options.plot and results:
         plot(options.plot, results)
-    verdicts = (
-        [v for t in (*all_targets(), *shared_targets()) for v in t.verdicts(results)]
-        + same_rate(results)
-        + verdicts
-    )
+    targets = (*all_targets(), *shared_targets(), *taken_targets(), *many_targets())
+    verdicts = [v for t in targets for v in t.verdicts(results)] + same_rate(results) + verdicts
     print(show_verdicts(verdicts))
     for note in dict.fromkeys(report.notes):
         print(note)
@@ -177,10 +208,14 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--limit",
         type=float,
-        default=900,
-        help="start no case after this many seconds (default: 900)",
+        default=3600,
+        help="start no case after this many seconds (default: 3600)",
     )
-    add("--busy", action="store_true", help="do not repeat turns during which another program ran")
+    add(
+        "--disturbed",
+        action="store_true",
+        help="do not repeat turns during which another program ran",
+    )
     add("--tables", action="store_true", help="also print the tables of all results")
     add(
         "--plot",

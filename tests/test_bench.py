@@ -30,6 +30,7 @@ try:
 finally:
     sys.path.remove(str(ROOT))
 
+TAKEN = State(0.0, 0.0, taken=True)
 NEAR, FAR = State(0.06e-6, 20e9), State(1.0e-6, 1e9)
 BUSY = State(0.06e-6, 20e9, others=2)
 DDL, GLOO, MPICH = Candidate("libddl"), Candidate("gloo"), Candidate("mpich")
@@ -61,6 +62,13 @@ def test_disturbed_turns_count_only_where_there_are_no_others() -> None:
     busy = summarize(CASE, "one host", 2, [*given, *turns((GLOO, 3.0, BUSY, BUSY))])
     assert (busy.busy, busy.disturbed, busy.rows[0].best) == (True, 0, 1.0)
     assert "| 1 MiB * |" in show_results([busy], {"libddl"})
+
+
+def test_beside_busy_loops_the_mean_of_the_turns_counts() -> None:
+    """A median would hide the calls during which a rank did not run."""
+    result = summarize(CASE, "", 2, turns((DDL, 1.0, TAKEN, TAKEN), (DDL, 2.0, TAKEN, TAKEN)))
+    (row,) = result.rows
+    assert (row.state, row.p50, row.rounds) == ("taken", 6.0, {0: 6.0})
 
 
 def test_the_limit_is_the_better_of_both_kinds_of_stores() -> None:
@@ -292,18 +300,9 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_libddl_alone_runs_checks_and_reports(tmp_path: Path) -> None:
     report = tmp_path / "run.json"
-    options = ["--operations", "allreduce,alltoall", "--dtypes", "f32", "--sizes", "8,100000"]
-    effort = [
-        "--rounds",
-        "1",
-        "--seconds",
-        "0.01",
-        "--busy",
-        "--async",
-        "--named",
-        "--from-c",
-        "--shared",
-    ]
+    options = ["--operations", "allreduce,alltoall,barrier", "--sizes", "8,100000"]
+    options += ["--busy", "0,1", "--async", "--named", "--from-c", "--shared"]
+    effort = ["--rounds", "1", "--seconds", "0.01", "--disturbed"]
     who = ["--libraries", "libddl", "--libddl", sys.executable]
     picture = tmp_path / "run.png"
     done = bench(
@@ -311,6 +310,7 @@ def test_libddl_alone_runs_checks_and_reports(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "allreduce f32, 2 ranks, one host, cores" in done.stdout
+    assert "barrier f32, 2 ranks, one host, busy loops: 1, cores taken" in done.stdout
     results = json.loads(report.read_text())["results"]
     ways = {
         (r["operation"], r["bytes"]): {row["way"] for row in r["rows"]}

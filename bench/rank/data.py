@@ -77,7 +77,7 @@ class Data:
             self._compare(0, self.recv, n * self._values + ranks, own)
         elif self.operation == "broadcast":
             self._compare(0, self.recv, self._values)
-        else:
+        elif self.operation != "barrier":
             first = own if self.operation == "alltoall" else 0
             for r in range(n):
                 block = self.recv[r * self.block : (r + 1) * self.block]

@@ -42,7 +42,7 @@ class Ddl:
             call = self._library_call(send, recv, way == "ordered")
             return call, call
         function = getattr(self._comm, data.operation + ("_async" if way == "async" else ""))
-        arrays = (recv,) if data.in_place else (send, recv)
+        arrays = () if data.operation == "barrier" else (recv,) if data.in_place else (send, recv)
         options = {"name": "gradient"} if way == "named" else {}
         call = partial(function, *arrays, **options)
         repeats = data.operation == "allreduce" and data.in_place

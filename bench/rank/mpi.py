@@ -40,6 +40,8 @@ class Mpi:
             call = partial(comm.Iallgather if waiting else comm.Allgather, send, recv)
         elif self._data.operation == "broadcast":
             call = partial(comm.Ibcast if waiting else comm.Bcast, recv, 0)
+        elif self._data.operation == "barrier":
+            call = comm.Ibarrier if waiting else comm.Barrier
         else:
             call = partial(comm.Ialltoall if waiting else comm.Alltoall, send, recv)
         again = again or call

@@ -3,8 +3,8 @@
 
     python worker.py KIND SOCKET
 
-KIND is the module of this folder that calls the library: ddl, gloo or mpi. SOCKET is the path of
-the scheduler's Unix socket. `Worker` has the commands.
+KIND is the module of this folder that calls the library: ddl, mpi or pytorch. SOCKET is the path
+of the scheduler's Unix socket. BENCH_PIN=1 pins the rank to a core. `Worker` has the commands.
 """
 
 import importlib
@@ -16,6 +16,8 @@ from typing import Any
 from command_loop import run_commands
 from data import Data
 
+COMPUTING = 0.0005  # seconds before a burst
+LATE = 0.2  # seconds by which rank 0 is early
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
@@ -55,6 +57,12 @@ class Worker:
         for _ in range(iterations):
             data.rewrite()
             barrier()
+            if way == "late" and self.library.rank:
+                time.sleep(LATE)
+            elif way == "burst":
+                end = clock() + COMPUTING
+                while clock() < end:
+                    pass
             seconds.append(timed() / batch)
             # A rank that checks early would delay another rank on the same core.
             barrier()
@@ -67,7 +75,7 @@ class Worker:
         Repeated in-place sums would make the numbers grow, so all calls of a batch but the first
         use the maximum, which leaves them unchanged.
         """
-        if way == "c":
+        if way in ("c", "burst", "late"):
             return self.library.loop(batch)
         first, again = self.library.calls(way)
         clock, others = time.perf_counter, range(batch - 1)
@@ -83,7 +91,7 @@ class Worker:
 
 
 def main(kind: str, path: str) -> None:
-    if kind != "gloo":  # Gloo's thread and the caller's run faster on two cores
+    if os.environ["BENCH_PIN"] == "1":
         pin()
     os.environ["OMP_NUM_THREADS"] = "1"
     library = importlib.import_module(kind).join()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of Gloo, through torch.distributed."""
+"""Calls of torch.distributed, with the backend $BENCH_BACKEND."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,10 +11,17 @@ import torch.distributed as dist
 from data import Data
 
 
-class Gloo:
+class PyTorch:
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method="env://")
+        backend = os.environ["BENCH_BACKEND"]
+        if backend == "ddl":
+            import ddl_torch  # noqa: F401
+        elif backend == "ucx":
+            import commux
+
+            commux.register()
+        dist.init_process_group(backend, init_method="env://")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.version = torch.__version__
         self.barrier = dist.barrier
@@ -39,6 +47,8 @@ class Gloo:
             call = partial(dist.all_gather_into_tensor, recv, send)
         elif self._data.operation == "broadcast":
             call = partial(dist.broadcast, recv, 0)
+        elif self._data.operation == "barrier":
+            call = dist.barrier
         else:
             call = partial(dist.all_to_all_single, recv, send)
         again = again or call
@@ -54,4 +64,4 @@ def _waiting(call: Callable[..., Any]) -> Callable[[], Any]:
     return lambda: call(async_op=True).wait()
 
 
-join = Gloo
+join = PyTorch
