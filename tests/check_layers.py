@@ -36,6 +36,22 @@ LAYERS = {
 
 # The same for the folders of Python packages, and for the modules outside of them.
 PYTHON_LAYERS = {
+    "ddl_launch": {
+        "__main__": {"cli"},
+        "cli": {"arguments", "submit", "jobs", "hosts", "rank", "base", "errors"},
+        "arguments": {"foreign_options", "rank", "base", "errors"},
+        "foreign_options": set(),
+        "submit": {"jobs", "hosts", "errors"},
+        "check": {"rank"},
+        "commands": {"lab", "jobs", "rank", "base", "errors"},
+        "lab": {"base", "errors"},
+        "jobs": {"hosts", "rank", "errors"},
+        "hosts": {"errors"},
+        "rank": set(),
+        "base": set(),
+        "errors": set(),
+        "__init__": set(),
+    },
     "ddl_elastic": {
         "cli": {"job", "verify", "coordinator", "hidden", "engines", "base"},
         "verify": {"hidden"},

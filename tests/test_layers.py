@@ -31,7 +31,7 @@ def tree(tmp_path: Path) -> Path:
     write(tmp_path, "libddl/src/plan/ring.c", '#include "plan/plan.h"\n#include <stdlib.h>\n')
     write(tmp_path, "ddl_core/_build.py", 'ffi.set_source("ddl_core._bind", "")\n')
     write(tmp_path, "ddl_core/_lib.py", "from ddl_core._bind import ffi, lib\n")
-    write(tmp_path, "ddl_launch/job.py", "import ddl_core\n")
+    write(tmp_path, "ddl_launch/jobs/local_job.py", "import ddl_core\n")
     write(tmp_path, "adapters/ddl_x/__init__.py", "import ddl_core\n")
     write(tmp_path, "tests/tsan.supp", "")
     return tmp_path
@@ -104,10 +104,14 @@ def test_long_file_is_reported_and_no_violation(tree: Path) -> None:
         ("ddl_core/comm.py", "from . import _bind\n", "only ddl_core/_lib.py imports"),
         ("adapters/ddl_x/work.py", "import ddl_core._bind\n", "only ddl_core/_lib.py imports"),
         ("ddl_core/array.py", "def f():\n    import torch.nn\n", "array.py:2: ddl_core imports no"),
-        ("ddl_launch/job.py", "import torch\n", "job.py:1: ddl_launch imports no framework"),
+        (
+            "ddl_launch/jobs/local_job.py",
+            "import torch\n",
+            "job.py:1: ddl_launch imports no framework",
+        ),
         (
             "ddl_core/comm.py",
-            "import ddl_launch.job\n",
+            "import ddl_launch.jobs.local_job\n",
             "comm.py:1: ddl_core does not import ddl_launch",
         ),
         (
@@ -132,7 +136,11 @@ def test_long_file_is_reported_and_no_violation(tree: Path) -> None:
         ("ddl_elastic/job.py", "import os\nos.environ\n", "reads the environment"),
         ("adapters/ddl_torch/state.py", "import ddl_elastic\n", "does not import ddl_elastic"),
         ("adapters/ddl_torch/elastic/__init__.py", "\n" * 251, "251 lines; split above 250"),
-        ("ddl_launch/job.py", "import ddl_elastic\n", "ddl_launch does not import ddl_elastic"),
+        (
+            "ddl_launch/jobs/local_job.py",
+            "import ddl_elastic\n",
+            "ddl_launch does not import ddl_elastic",
+        ),
         ("ddl_elastic/job.py", "import ddl_scheduler\n", "does not import ddl_scheduler"),
         ("ddl_scheduler/web/app.py", "import os\nos.environ\n", "reads the environment"),
         ("tests/tsan.supp", "race:everything\n", "must stay empty"),

@@ -12,9 +12,9 @@ from dataclasses import asdict
 
 from ddl_core.environment import detect
 from ddl_core.errors import InvalidArgument
+from ddl_launch.base.quantities import parse_count, show_bytes, show_seconds
 from ddl_launch.commands import installation, machine, selftest
 from ddl_launch.commands.finding import Finding, ok, wrong
-from ddl_launch.commands.quantities import parse_count, show_bytes, show_seconds
 
 _MARKS = {"ok": "    ", "note": "note", "wrong": "BAD "}
 

@@ -16,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_launch import reports, root_cause
-from ddl_launch.console import Console, Stream
 from ddl_launch.errors import FAILED, INTERRUPTED, LaunchError
-from ddl_launch.failure import Failure
+from ddl_launch.jobs import root_cause
+from ddl_launch.jobs.console import Console, Stream
+from ddl_launch.jobs.failure import Failure
+from ddl_launch.rank import reports
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGINT, signal.SIGTERM)

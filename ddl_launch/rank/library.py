@@ -22,7 +22,7 @@ def identify_library() -> dict[str, str]:
     The version is "" if there is no library, or words if the library does not contain it. A build
     is a processor and a digest of the library and its Python modules.
     """
-    packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    packages = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     core = os.path.join(packages, "ddl_core")
     version, speaks = "", ""
     digest = hashlib.sha256()

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_launch import exec_rank, reports, root_cause, witness
-from ddl_launch.console import Console, Stream
-from ddl_launch.failure import Failure
-from ddl_launch.placement import format_cores
-from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
+from ddl_launch.jobs import root_cause
+from ddl_launch.jobs.console import Console, Stream
+from ddl_launch.jobs.failure import Failure
+from ddl_launch.jobs.supervisor import CHUNK, Output, Supervisor, output_files
+from ddl_launch.rank import exec_rank, reports, witness
+from ddl_launch.rank.placement import format_cores
 
 _TAIL_BYTES = 16 * 1024
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_launch.errors import USAGE, LaunchError
-from ddl_launch.hosts import Host, read_hostfile
+from ddl_launch.hosts.layout import Host, read_hostfile
 
 
 @dataclass(frozen=True)

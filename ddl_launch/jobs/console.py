@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from ddl_launch.lines import LONGEST, Lines
+from ddl_launch.jobs.lines import LONGEST, Lines
 
 # Seconds between two lines of a progress bar if there is no terminal.
 _SECONDS_BETWEEN_STATES = 10.0

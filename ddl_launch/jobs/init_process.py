@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 
-from ddl_launch.supervisor import FORWARDED
+from ddl_launch.jobs.supervisor import FORWARDED
 
 
 def leave_process_1() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_launch.errors import NOT_FOUND, USAGE, LaunchError
-from ddl_launch.hosts import Layout
+from ddl_launch.hosts.layout import Layout
 
 _TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI", "srun": "Slurm"}
 _VERSION = 20.0  # seconds for `--version`

@@ -31,17 +31,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ddl_launch import frames, reports, sockets, witness
-from ddl_launch.console import Console
 from ddl_launch.errors import FAILED, INTERRUPTED, USAGE, LaunchError
-from ddl_launch.failure import Failure
-from ddl_launch.hosts import Layout
-from ddl_launch.job import has_input
-from ddl_launch.launchers import Launcher, LaunchRequest, Start, start
-from ddl_launch.library import compare_libraries, describe_library
-from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
+from ddl_launch.hosts.launchers import Launcher, LaunchRequest, Start, start
+from ddl_launch.hosts.layout import Layout
+from ddl_launch.jobs.console import Console
+from ddl_launch.jobs.failure import Failure
+from ddl_launch.jobs.local_job import has_input
+from ddl_launch.jobs.supervisor import CHUNK, Output, Supervisor, output_files
+from ddl_launch.rank import frames, reports, sockets, witness
+from ddl_launch.rank.library import compare_libraries, describe_library
 
-_REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
+_REMOTE_RANK = Path(frames.__file__).with_name("remote_rank.py")  # a script, not for import
 _LAUNCHER_TIMEOUT = 2.0  # seconds for the launcher to exit after its ranks
 _MOST_INPUT = 1 << 20  # bytes of input sent to rank 0 that it has not taken
 # Variables that ranks on other hosts get from our environment, in addition to those of -x.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ddl_launch.errors import FAILED
-from ddl_launch.failure import Failure
+from ddl_launch.jobs.failure import Failure
 
 # The exit code does not contain the time of the failure. It counts as this many seconds later than
 # a signal that killed, a lost host, or a reported exception.
