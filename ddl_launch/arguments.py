@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddl_core._lib import version
+from ddl_core.base._lib import version
 from ddl_launch.base.completion import complete
 from ddl_launch.base.quantities import parse_count
 from ddl_launch.base.spelling import find_similar, with_suggestion

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddl_core._lib import version
+from ddl_core.base._lib import version
 from ddl_launch.base.completion import complete
 from ddl_launch.base.quantities import parse_bytes, parse_count
 from ddl_launch.base.spelling import with_suggestion

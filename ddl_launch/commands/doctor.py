@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
-from ddl_core.environment import detect
 from ddl_core.errors import InvalidArgument
+from ddl_core.joining.environment import detect
 from ddl_launch.base.quantities import parse_count, show_bytes, show_seconds
 from ddl_launch.commands import installation, machine, selftest
 from ddl_launch.commands.finding import Finding, ok, wrong

@@ -10,8 +10,8 @@ socket, without the leading zero byte. A report is "RANK KIND TEXT":
     raised TEXT    an exception that its program does not catch: "ValueError: boom"
 
 A datagram is in the launcher's queue before the sender continues, so the launcher gets a process's
-reports before it sees the process's end. libddl/src/comm/world.c and ddl_core/uncaught.py send
-them.
+reports before it sees the process's end. libddl/src/comm/world.c and
+ddl_core/diagnosis/uncaught.py send them.
 """
 
 from __future__ import annotations

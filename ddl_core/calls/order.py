@@ -16,12 +16,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeVar
 
-from ddl_core import dtypes
-from ddl_core._lib import check, ffi, lib
-from ddl_core.arguments import Call, expect, expect_memory, op_value, pair, pointer
-from ddl_core.buffer import Buffer, as_buffer
-from ddl_core.config import WORKERS_MAX, integer
-from ddl_core.dtypes import DType
+from ddl_core.base._lib import check, ffi, lib
+from ddl_core.base.config import WORKERS_MAX, integer
+from ddl_core.calls import dtypes
+from ddl_core.calls.arguments import Call, expect, expect_memory, op_value, pair, pointer
+from ddl_core.calls.buffer import Buffer, as_buffer
+from ddl_core.calls.dtypes import DType
 from ddl_core.errors import InvalidArgument
 
 Array = TypeVar("Array")

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypeVar
 
-from ddl_core._lib import ffi, lib
-from ddl_core.arguments import Call, expect, op_value, pair, pointer, root_rank
-from ddl_core.buffer import Buffer, as_buffer
-from ddl_core.config import integer
+from ddl_core.base._lib import ffi, lib
+from ddl_core.base.config import integer
+from ddl_core.calls.arguments import Call, expect, op_value, pair, pointer, root_rank
+from ddl_core.calls.buffer import Buffer, as_buffer
 from ddl_core.errors import InvalidArgument
 
 Array = TypeVar("Array")

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ddl_core import fork_guard, options
-from ddl_core._lib import FastPath, check, ffi, lib, work_destroy, work_test
-from ddl_core.arguments import OPS, Call
+from ddl_core import options
+from ddl_core.base import fork_guard
+from ddl_core.base._lib import FastPath, check, ffi, lib, work_destroy, work_test
+from ddl_core.calls.arguments import OPS, Call
 from ddl_core.errors import InvalidState
-from ddl_core.work import SLICE_MS, Work
+from ddl_core.handles.work import SLICE_MS, Work
 
 if TYPE_CHECKING:
     from ddl_core.options import MessageOptions, Native
@@ -59,7 +60,7 @@ class CommHandle:
         return work
 
     def start(self, call: Call[Result]) -> Work[Result]:
-        """Start a call whose arguments were checked by ddl_core.arguments. A call may be started
+        """Start a call whose arguments were checked by calls/arguments.py. A call may be started
         again once it is complete."""
         work = self._submit(call, options.native({}, call.buffers), queued=False)
         assert work is not None

@@ -8,12 +8,12 @@ import logging
 import os
 import threading
 
-from ddl_core import env_switches, mpi
+from ddl_core.base.config import Config
 from ddl_core.comm import Comm
-from ddl_core.config import Config
 from ddl_core.endpoint import Endpoint
-from ddl_core.environment import World, detect
 from ddl_core.errors import InvalidState
+from ddl_core.joining import env_switches, mpi
+from ddl_core.joining.environment import World, detect
 
 _log = logging.getLogger("ddl_core")
 
@@ -32,7 +32,7 @@ def init(
     """Join the world in which this process was started, and return its comm.
 
     The world is found in the environment: ddlrun, mpirun of any MPI, torchrun, srun, or alone (size
-    1), in this order (see ddl_core.environment). It is logged to the logger "ddl_core". All ranks
+    1), in this order (see joining/environment.py). It is logged to the logger "ddl_core". All ranks
     call this. If DDL_METRICS_PORT is set, each serves its metrics until `finalize`, at this port
     plus its local_rank (see ddl_core.metrics). config, and invariant, which replaces
     config.invariant: see Config. secret and host: see Endpoint.

@@ -34,7 +34,7 @@ def check(rank: int) -> None:
     global _warned
     _first_port()
     if not _warned and rank <= 0:
-        from ddl_core import variables
+        from ddl_core.joining import variables
 
         for message in variables.misspelt(os.environ):
             _log.warning(message)
@@ -77,7 +77,7 @@ def left(package: str) -> None:
 def _first_port() -> int | None:
     if not os.environ.get("DDL_METRICS_PORT"):
         return None
-    from ddl_core.environment import metrics_port
+    from ddl_core.joining.environment import metrics_port
 
     return metrics_port(os.environ)
 

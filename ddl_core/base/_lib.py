@@ -4,8 +4,8 @@ go through `check`."""
 
 from __future__ import annotations
 
+from ddl_core.base.paths import missing
 from ddl_core.errors import BY_STATUS, DdlError, InternalError
-from ddl_core.paths import missing
 
 try:
     from ddl_core import _ddl, _fast_path

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, SupportsIndex, TypeVar
 
-from ddl_core._lib import ffi, lib
-from ddl_core.buffer import Buffer, as_buffer
-from ddl_core.config import INT_MAX, integer
+from ddl_core.base._lib import ffi, lib
+from ddl_core.base.config import INT_MAX, integer
+from ddl_core.calls.buffer import Buffer, as_buffer
 from ddl_core.errors import InvalidArgument
 
 _OP_NAMES = (

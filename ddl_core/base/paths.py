@@ -35,7 +35,7 @@ def header_version() -> str:
 def missing(why: object) -> ImportError:
     """Return the error for a package without a built library."""
     return ImportError(
-        f"{Path(__file__).parent} has no usable libddl ({why}). Install it with"
+        f"{Path(__file__).parents[1]} has no usable libddl ({why}). Install it with"
         " 'pip install .' in the project's folder."
     )
 

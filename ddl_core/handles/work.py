@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ddl_core import fork_guard
-from ddl_core._lib import Pending, to_error
+from ddl_core.base import fork_guard
+from ddl_core.base._lib import Pending, to_error
 from ddl_core.errors import InvalidArgument, TimedOut
 
 _OK, _TIMED_OUT = 0, -20  # ddl_status

@@ -11,11 +11,11 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
+from ddl_core.base.config import Config
 from ddl_core.comm import Comm
-from ddl_core.config import Config
 from ddl_core.endpoint import Endpoint
-from ddl_core.environment import World
 from ddl_core.errors import DdlError, InvalidState, Refused, TimedOut, Unreachable, Unsupported
+from ddl_core.joining.environment import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable

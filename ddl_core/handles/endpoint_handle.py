@@ -14,8 +14,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from ddl_core import fork_guard
-from ddl_core._lib import check, fail_exit, ffi, lib
+from ddl_core.base import fork_guard
+from ddl_core.base._lib import check, fail_exit, ffi, lib
 from ddl_core.errors import InvalidState, Mismatch
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core.errors import InvalidArgument
-from ddl_core.world_comm import world
+from ddl_core.joining.world_comm import world
 
 
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
-from ddl_core._lib import check, ffi, lib
+from ddl_core.base._lib import check, ffi, lib
 
 
 class Readings:

@@ -22,8 +22,8 @@ import threading
 import time
 from typing import Any
 
+from ddl_core.diagnosis.live_objects import live_comms
 from ddl_core.errors import DdlError
-from ddl_core.live_objects import live_comms
 
 _STACK_TIMEOUT = 0.05  # seconds for the rest of the stacks
 

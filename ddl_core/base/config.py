@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, SupportsFloat, SupportsIndex
 
-from ddl_core._lib import ffi
+from ddl_core.base._lib import ffi
 from ddl_core.errors import InvalidArgument
 
 LINKS = {"inproc": 1, "shm": 2, "tcp": 4}

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddl_core.errors import InvalidArgument
-from ddl_core.variables import is_of_service
+from ddl_core.joining.variables import is_of_service
 
 # torchrun's store listens at MASTER_PORT itself. The offset is subtracted if the sum is not a port.
 TORCHRUN_PORT_OFFSET = 17

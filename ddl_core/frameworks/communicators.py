@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
-from ddl_core import fork_guard
+from ddl_core.base import fork_guard
 from ddl_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from ddl_core.adapter import World
+    from ddl_core.base.config import Config
     from ddl_core.comm import Comm
-    from ddl_core.config import Config
 
 C = TypeVar("C", bound="Communicator")
 
@@ -95,6 +95,6 @@ class Functions(Generic[C]):
 
 
 def _config(invariant: str | None) -> Config:
-    from ddl_core.config import Config
+    from ddl_core.base.config import Config
 
     return Config(invariant=invariant)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from ddl_core.readings import Readings
+    from ddl_core.diagnosis.readings import Readings
 
 
 class HasClosed(Protocol):

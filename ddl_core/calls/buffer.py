@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ddl_core import _dlpack, dtypes
-from ddl_core._lib import address
-from ddl_core.dtypes import DType
+from ddl_core.base._lib import address
+from ddl_core.calls import _dlpack, dtypes
+from ddl_core.calls.dtypes import DType
+from ddl_core.calls.gpu import Contents
 from ddl_core.errors import InvalidArgument
-from ddl_core.gpu import Contents
 
 
 @dataclass(slots=True)
