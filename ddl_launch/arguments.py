@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddl_core.base._lib import version
-from ddl_launch.base.completion import complete
+from ddl_launch.base.command_line import complete, find_similar, with_suggestion
 from ddl_launch.base.quantities import parse_count
-from ddl_launch.base.spelling import find_similar, with_suggestion
 from ddl_launch.errors import USAGE, LaunchError
 from ddl_launch.foreign_options import find_replacement, find_same
 from ddl_launch.rank.placement import BINDINGS

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddl_core.base._lib import version
-from ddl_launch.base.completion import complete
+from ddl_launch.base.command_line import complete, with_suggestion
 from ddl_launch.base.quantities import parse_bytes, parse_count
-from ddl_launch.base.spelling import with_suggestion
 from ddl_launch.commands import creation, planning, scaling, trace, trace_page
 from ddl_launch.commands.cluster import read_cluster
 from ddl_launch.commands.description import DescriptionError

@@ -13,7 +13,7 @@ from conftest import Run
 
 from ddl_launch import foreign_options
 from ddl_launch.arguments import make_parser, parse
-from ddl_launch.base.spelling import find_similar
+from ddl_launch.base.command_line import find_similar
 from ddl_launch.errors import LaunchError
 from ddl_launch.hosts.allocation import expand_counts, expand_nodes, find_allocation
 from ddl_launch.hosts.launchers import Launcher, LaunchRequest, start

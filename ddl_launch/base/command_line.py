@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suggestions for misspelt options and commands."""
+"""What the parsers of both commands use: completion in shells, suggestions for misspelt words."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
+import os
 import re
 from collections.abc import Collection
 
 _ALIKE = 0.75  # how similar a suggestion must be, from 0 to 1
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)$", re.DOTALL)
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$", re.DOTALL)
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell's request for completions, and exit. Otherwise return without importing
+    argcomplete."""
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
 
 
 def find_similar(word: str, known: Collection[str]) -> str:
