@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Moments of a creation at which the C tests interfere: there a member stops, dies, is late or
+ * fails. A test sets ddl__test_hook, which gets the moment and its subject; a status other than
+ * DDL_OK is that of the step. The library of a build without tests has no hook, and no operation
+ * passes a point. */
+#ifndef DDL_BASE_TEST_POINTS_H
+#define DDL_BASE_TEST_POINTS_H
+
+#include "ddl/ddl.h"
+
+typedef enum ddl__test_point {
+    DDL__AT_WIREUP,    /* no member is connected; the ddl__wireup */
+    DDL__AT_ENGINE,    /* all links are open, and the engine does not exist; the ddl__wireup */
+    DDL__AT_CONTROL,   /* this member has dialled no control connection; the ddl_comm */
+    DDL__AT_HEALTH,    /* it awaits the control connections; the ddl_comm */
+    DDL__AT_DETECTOR,  /* all control connections are open, and not yet watched; the ddl__health */
+    DDL__AT_AGREEMENT, /* the members will exchange their settings; the ddl_comm */
+    DDL__AT_LAYOUT,    /* they have agreed, and the layout is applied; the ddl_comm */
+    DDL__AT_COMMIT,    /* the barrier that commits the comm comes next; the ddl_comm */
+} ddl__test_point;
+
+#ifdef DDL__TEST_POINTS
+extern ddl_status (*ddl__test_hook)(ddl__test_point point, const void *subject);
+#define DDL__TEST_POINT(point, subject)                                                            \
+    (ddl__test_hook ? ddl__test_hook((point), (subject)) : DDL_OK)
+#else
+#define DDL__TEST_POINT(point, subject) DDL_OK
+#endif
+
+#endif
