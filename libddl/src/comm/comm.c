@@ -279,6 +279,7 @@ static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_stat
 {
     char text[DDL__MESSAGE_MAX];
     if (!comm->engine) {
+        (void)DDL__TEST_POINT(DDL__AT_FAILURE, &status);
         ddl__wireup_announce_failure(wireup, status);
         if (wireup->messages)
             ddl__links_destroy(wireup->messages, (size_t)comm->size);
@@ -441,6 +442,7 @@ static ddl_status tear_down(ddl_comm *comm)
     ddl__first_use_stop(comm->first_use);
     ddl__operation_times_close(comm->times);
     ddl__device_detach(comm->device);
+    (void)DDL__TEST_POINT(DDL__AT_ENGINE_END, comm);
     ddl__engine_destroy(comm->engine);
     ddl__health_destroy(comm->health);
     ddl__device_destroy(comm->device);
