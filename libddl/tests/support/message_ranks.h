@@ -4,7 +4,6 @@
 #ifndef DDL_TESTS_MESSAGE_RANKS_H
 #define DDL_TESTS_MESSAGE_RANKS_H
 
-#include "base/clock.h"
 #include "ranks.h"
 
 enum { MIB = 1 << 20 };
@@ -81,13 +80,12 @@ static inline int run_message_tests(int argc, char **argv, const message_test *t
         for (size_t t = 0; t < n; t++) {
             if (argc > 2 && strcmp(argv[2], tests[t].name))
                 continue;
-            int64_t start = ddl__now();
+            double start = seconds();
             int step =
                 SANITIZED && tests[t].most > tests[t].least ? tests[t].most - tests[t].least : 1;
             for (int size = tests[t].least; size <= tests[t].most; size += step)
                 run_ranks(size, kinds[l].links, tests[t].fn, NULL);
-            printf("%-8s %-20s %.2f s\n", kinds[l].name, tests[t].name,
-                   1e-9 * (double)(ddl__now() - start));
+            printf("%-8s %-20s %.2f s\n", kinds[l].name, tests[t].name, seconds() - start);
             fflush(stdout);
         }
     }

@@ -10,13 +10,6 @@
 
 enum { PROCESSES_MAX = 16 };
 
-static inline double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Return a port outside the range for outgoing connections, which might take it meanwhile. */
 static inline int free_port(void)
 {
