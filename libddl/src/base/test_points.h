@@ -29,6 +29,12 @@ typedef enum ddl__test_point {
     DDL__AT_OPENING,    /* both have agreed to open a link on first use; its ddl__link */
     DDL__AT_SUPERSEDED, /* the peer is at a later creation of the comm; the ddl_endpoint */
     DDL__AT_REASON,     /* a member is lost: its reason is looked for; the ddl__wireup */
+    /* While the list of addresses of a large job is handed out. */
+    DDL__AT_ASKING, /* this rank knows which rank has the list: a ddl__rendezvous_record */
+    DDL__AT_GIVING, /* the list is about to be sent; the ddl__rendezvous_plan */
+    /* Heartbeats. */
+    DDL__AT_BEAT,      /* the time has come to send them; the ddl__health */
+    DDL__AT_HEARTBEAT, /* one is about to be sent; the ddl__member */
 } ddl__test_point;
 
 #ifdef DDL__TEST_POINTS
