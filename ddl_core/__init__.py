@@ -19,51 +19,51 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ddl_core._sources import installed_path
+from ddl_core.base._sources import installed_path
 
 __path__ = installed_path(__name__, __path__)
 
-from ddl_core.paths import get_include, library_path
+from ddl_core.base.paths import get_include, library_path
 
 if TYPE_CHECKING:
     from ddl_core import errors
-    from ddl_core._lib import version
+    from ddl_core.base._lib import version
+    from ddl_core.base.config import Config
+    from ddl_core.calls.order import Order, add
     from ddl_core.comm import Comm
-    from ddl_core.config import Config
-    from ddl_core.dump import dump_on_signal
+    from ddl_core.diagnosis.dump import dump_on_signal
     from ddl_core.endpoint import Endpoint
     from ddl_core.errors import DdlError
     from ddl_core.group import Group
-    from ddl_core.memory import empty
-    from ddl_core.order import Order, add
-    from ddl_core.work import Work
-    from ddl_core.world_comm import finalize, init, is_initialized, world
+    from ddl_core.handles.work import Work
+    from ddl_core.joining.memory import empty
+    from ddl_core.joining.world_comm import finalize, init, is_initialized, world
 
 # Imported at first use: an adapter whose native part calls the library needs none of these, and
 # imports would delay its init.
 _LATER = {
     "Comm": "comm",
-    "Config": "config",
+    "Config": "base.config",
     "DdlError": "errors",
     "Endpoint": "endpoint",
     "Group": "group",
-    "Order": "order",
-    "Work": "work",
-    "add": "order",
-    "dump_on_signal": "dump",
-    "empty": "memory",
-    "finalize": "world_comm",
-    "init": "world_comm",
-    "is_initialized": "world_comm",
-    "version": "_lib",
-    "world": "world_comm",
+    "Order": "calls.order",
+    "Work": "handles.work",
+    "add": "calls.order",
+    "dump_on_signal": "diagnosis.dump",
+    "empty": "joining.memory",
+    "finalize": "joining.world_comm",
+    "init": "joining.world_comm",
+    "is_initialized": "joining.world_comm",
+    "version": "base._lib",
+    "world": "joining.world_comm",
 }
-_MODULES = frozenset(_LATER.values()) | {"arguments", "buffer", "dtypes", "operations", "options"}
+_MODULES = {"comm", "endpoint", "errors", "group", "operations", "options"}
 
 __version__: str
 
 if "DDL_LAUNCHER" in os.environ:
-    from ddl_core.uncaught import report_to_launcher
+    from ddl_core.diagnosis.uncaught import report_to_launcher
 
     report_to_launcher()
 

@@ -8,7 +8,8 @@ import argparse
 import sys
 from importlib import metadata
 
-from ddl_core import native, paths
+from ddl_core import native
+from ddl_core.base import paths
 
 # The packages for each printed line. The first installed package counts.
 _PARTS = {

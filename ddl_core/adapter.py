@@ -16,12 +16,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import ddl_core
-from ddl_core import env_switches
 from ddl_core.errors import InvalidArgument, InvalidState
+from ddl_core.joining import env_switches
 
 if TYPE_CHECKING:
     from ddl_core import Comm, Config, Order
-    from ddl_core.names import Op
+    from ddl_core.base.names import Op
 
 OPS = ("sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor")
 _LOOPBACK = "127.0.0.1"
@@ -165,7 +165,7 @@ def horovod_timeline() -> str:
 
 def address(of: Comm | Order) -> int:
     """Return the address of the ddl_comm or ddl_order, for native parts."""
-    from ddl_core._lib import ffi
+    from ddl_core.base._lib import ffi
 
     return int(ffi.cast("uintptr_t", of._handle))
 

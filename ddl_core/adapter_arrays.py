@@ -17,7 +17,7 @@ from ddl_core.comm import Comm
 from ddl_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ddl_core.names import GradientOp, Op
+    from ddl_core.base.names import GradientOp, Op
 
 Array = np.ndarray[Any, Any]
 

@@ -9,20 +9,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
-from ddl_core import arguments, fork_guard
-from ddl_core import config as configs
-from ddl_core._lib import check, ffi, lib, to_error
-from ddl_core.comm_handle import CommHandle, address
-from ddl_core.config import INT_MAX, Config, integer
-from ddl_core.endpoint_handle import EndpointHandle
+from ddl_core.base import config as configs
+from ddl_core.base import fork_guard
+from ddl_core.base._lib import check, ffi, lib, to_error
+from ddl_core.base.config import INT_MAX, Config, integer
+from ddl_core.calls import arguments
+from ddl_core.calls.order import Order, contiguous
+from ddl_core.diagnosis.live_objects import live_comms
+from ddl_core.diagnosis.readings import Readings
 from ddl_core.errors import DdlError, Mismatch
 from ddl_core.group import Group
-from ddl_core.live_objects import live_comms
+from ddl_core.handles.comm_handle import CommHandle, address
+from ddl_core.handles.endpoint_handle import EndpointHandle
+from ddl_core.handles.work import Work, wait_in_slices
 from ddl_core.operations import Operations
 from ddl_core.operations_async import AsyncOperations
-from ddl_core.order import Order, contiguous
-from ddl_core.readings import Readings
-from ddl_core.work import Work, wait_in_slices
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

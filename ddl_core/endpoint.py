@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ddl_core import config as configs
-from ddl_core import fork_guard
-from ddl_core._lib import check, ffi, lib
+from ddl_core.base import config as configs
+from ddl_core.base import fork_guard
+from ddl_core.base._lib import check, ffi, lib
+from ddl_core.base.config import INT_MAX, Config, integer
 from ddl_core.comm import Comm
-from ddl_core.config import INT_MAX, Config, integer
-from ddl_core.endpoint_handle import EndpointHandle
 from ddl_core.errors import InvalidArgument, Mismatch
+from ddl_core.handles.endpoint_handle import EndpointHandle
 
 
 class Endpoint(EndpointHandle):

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from ddl_core import arguments, fork_guard, options
-from ddl_core._lib import check, ffi, lib
-from ddl_core.arguments import Call
-from ddl_core.comm_handle import CommHandle, GroupHandle
+from ddl_core import options
+from ddl_core.base import fork_guard
+from ddl_core.base._lib import check, ffi, lib
+from ddl_core.calls import arguments
+from ddl_core.calls.arguments import Call
 from ddl_core.errors import InvalidArgument, InvalidState
+from ddl_core.handles.comm_handle import CommHandle, GroupHandle
+from ddl_core.handles.work import Work
 from ddl_core.operations import Operations
-from ddl_core.work import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

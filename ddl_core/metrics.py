@@ -21,10 +21,10 @@ from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from weakref import WeakKeyDictionary, WeakSet
 
+from ddl_core.diagnosis.latencies import Latencies
+from ddl_core.diagnosis.live_objects import live_comms
+from ddl_core.diagnosis.readings import Readings
 from ddl_core.errors import InvalidState
-from ddl_core.latencies import Latencies
-from ddl_core.live_objects import live_comms
-from ddl_core.readings import Readings
 
 __all__ = ["Server", "serve", "text"]
 

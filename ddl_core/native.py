@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ddl_core
-from ddl_core import paths
-from ddl_core.native_recipe import COMPILE_FLAGS, PREBUILT, one_unit, source_digest
+from ddl_core.base import paths
+from ddl_core.frameworks.native_recipe import COMPILE_FLAGS, PREBUILT, one_unit, source_digest
 
 __all__ = [
     "COMPILE_FLAGS",

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from ddl_core import arguments, blocks
-from ddl_core.arguments import Call
-from ddl_core.order import Order
-from ddl_core.order import allreduce_ordered as order_call
-from ddl_core.order import reduce_scatter_ordered as scatter_call
+from ddl_core.calls import arguments, blocks
+from ddl_core.calls.arguments import Call
+from ddl_core.calls.order import Order
+from ddl_core.calls.order import allreduce_ordered as order_call
+from ddl_core.calls.order import reduce_scatter_ordered as scatter_call
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ddl_core.names import Op
+    from ddl_core.base.names import Op
     from ddl_core.options import MessageOptions, Options, ReduceOptions
 
 Array = TypeVar("Array")

@@ -6,18 +6,18 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, SupportsIndex, TypeVar, cast
 
-from ddl_core import arguments
-from ddl_core.arguments import Call
+from ddl_core.calls import arguments
+from ddl_core.calls.arguments import Call
+from ddl_core.handles.work import Work
 from ddl_core.operations import Operations
-from ddl_core.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Unpack
 
-    from ddl_core._lib import FastPath
-    from ddl_core.names import Op
+    from ddl_core.base._lib import FastPath
+    from ddl_core.base.names import Op
     from ddl_core.options import MessageOptions, ReduceOptions
 
 Array = TypeVar("Array")

@@ -6,16 +6,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ddl_core._lib import ffi, lib
-from ddl_core.buffer import as_buffer
-from ddl_core.config import milliseconds
+from ddl_core.base._lib import ffi, lib
+from ddl_core.base.config import milliseconds
+from ddl_core.calls.buffer import as_buffer
+from ddl_core.calls.gpu import choose_stream
 from ddl_core.errors import InvalidArgument
-from ddl_core.gpu import choose_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddl_core.buffer import Buffer
+    from ddl_core.calls.buffer import Buffer
 
 
 class MessageOptions(TypedDict, total=False):

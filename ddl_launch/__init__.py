@@ -4,6 +4,6 @@
 Uses ddl_core. ddl_core does not use this package.
 """
 
-from ddl_core._sources import installed_path
+from ddl_core.base._sources import installed_path
 
 __path__ = installed_path(__name__, __path__)

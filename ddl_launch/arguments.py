@@ -10,13 +10,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddl_core._lib import version
-from ddl_launch.commands.quantities import parse_count
-from ddl_launch.completion import complete
+from ddl_core.base._lib import version
+from ddl_launch.base.command_line import complete, find_similar, with_suggestion
+from ddl_launch.base.quantities import parse_count
 from ddl_launch.errors import USAGE, LaunchError
 from ddl_launch.foreign_options import find_replacement, find_same
-from ddl_launch.placement import BINDINGS
-from ddl_launch.spelling import find_similar, with_suggestion
+from ddl_launch.rank.placement import BINDINGS
 
 SCHEDULERS = ("slurm", "lsf", "pbs", "k8s")
 

@@ -20,8 +20,8 @@ import numpy as np
 
 import ddl_core
 from ddl_core import Comm
-from ddl_launch.library import compare_libraries, identify_library
-from ddl_launch.sockets import addresses_to
+from ddl_launch.rank.library import compare_libraries, identify_library
+from ddl_launch.rank.sockets import addresses_to
 
 _PACKAGES = ("numpy", "torch", "tensorflow", "jax")
 _ROUNDS, _SMALL, _LARGE, _REPEATS = 50, 8, 8 << 20, 3

@@ -16,12 +16,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddl_launch import placement, sockets, submit, topology
-from ddl_launch.allocation import Allocation, find_allocation
+from ddl_launch import submit
 from ddl_launch.arguments import find_misplaced, find_number, parse
-from ddl_launch.console import Console, open_standard_streams
 from ddl_launch.errors import FAILED, INTERRUPTED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
-from ddl_launch.hosts import (
+from ddl_launch.hosts import topology
+from ddl_launch.hosts.allocation import Allocation, find_allocation
+from ddl_launch.hosts.launchers import find_launcher
+from ddl_launch.hosts.layout import (
     Host,
     Layout,
     lay_out,
@@ -29,11 +30,12 @@ from ddl_launch.hosts import (
     read_hostfile,
     read_rankfile,
 )
-from ddl_launch.init_process import leave_process_1
-from ddl_launch.job import LaunchSpec, LocalJob
-from ddl_launch.launchers import find_launcher
-from ddl_launch.remote_job import RemoteJob, RemotePlan, preview
-from ddl_launch.supervisor import Supervisor
+from ddl_launch.jobs.console import Console, open_standard_streams
+from ddl_launch.jobs.init_process import leave_process_1
+from ddl_launch.jobs.local_job import LaunchSpec, LocalJob
+from ddl_launch.jobs.remote_job import RemoteJob, RemotePlan, preview
+from ddl_launch.jobs.supervisor import Supervisor
+from ddl_launch.rank import placement, sockets
 
 _CHECK = ["-m", "ddl_launch.check"]
 

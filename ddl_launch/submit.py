@@ -23,9 +23,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddl_launch.console import Console
 from ddl_launch.errors import FAILED, NOT_FOUND, USAGE, LaunchError
-from ddl_launch.topology import count_hosts
+from ddl_launch.hosts.topology import count_hosts
+from ddl_launch.jobs.console import Console
 
 _SUBMIT = {
     "slurm": ["sbatch"],

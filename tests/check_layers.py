@@ -36,6 +36,52 @@ LAYERS = {
 
 # The same for the folders of Python packages, and for the modules outside of them.
 PYTHON_LAYERS = {
+    "ddl_core": {
+        "__init__": {
+            *("joining", "comm", "endpoint", "group", "handles"),
+            *("diagnosis", "calls", "base", "errors"),
+        },
+        "__main__": {"native", "base"},
+        "native": {"frameworks", "base"},
+        "array_functions": {"adapter_arrays"},
+        "frameworks": {"adapter", "comm", "base", "errors"},
+        "adapter_arrays": {"adapter", "adapter_objects", "comm", "base", "errors"},
+        "adapter_objects": set(),
+        "adapter": {"joining", "base", "errors"},
+        "joining": {"endpoint", "comm", "metrics", "base", "errors"},
+        "endpoint": {"comm", "handles", "base", "errors"},
+        "comm": {
+            *("group", "operations_async", "operations", "handles", "options"),
+            *("diagnosis", "calls", "base", "errors"),
+        },
+        "group": {"operations", "handles", "options", "calls", "base", "errors"},
+        "operations_async": {"operations", "handles", "options", "calls", "base"},
+        "operations": {"options", "calls", "base"},
+        "handles": {"options", "calls", "base", "errors"},
+        "options": {"calls", "base", "errors"},
+        "metrics": {"diagnosis", "errors"},
+        "diagnosis": {"base", "errors"},
+        "calls": {"base", "errors"},
+        "base": {"errors"},
+        "errors": set(),
+        "_build": set(),
+    },
+    "ddl_launch": {
+        "__main__": {"cli"},
+        "cli": {"arguments", "submit", "jobs", "hosts", "rank", "base", "errors"},
+        "arguments": {"foreign_options", "rank", "base", "errors"},
+        "foreign_options": set(),
+        "submit": {"jobs", "hosts", "errors"},
+        "check": {"rank"},
+        "commands": {"lab", "jobs", "rank", "base", "errors"},
+        "lab": {"base", "errors"},
+        "jobs": {"hosts", "rank", "errors"},
+        "hosts": {"errors"},
+        "rank": set(),
+        "base": set(),
+        "errors": set(),
+        "__init__": set(),
+    },
     "ddl_elastic": {
         "cli": {"job", "verify", "coordinator", "hidden", "engines", "base"},
         "verify": {"hidden"},
@@ -94,7 +140,7 @@ GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
 IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|printf|clock_gettime|rand|random|system)\s*\(")
 
 ENVIRONMENT = ("comm/environment.c", "base/log.c")  # the only readers of it in the library
-IMPORTER = "ddl_core/_lib.py"
+IMPORTER = "ddl_core/base/_lib.py"
 # The frameworks that each adapter may import, and all frameworks.
 ADAPTERS = {adapter.package: set(adapter.imports) for adapter in adapter_list.ADAPTERS.values()}
 FRAMEWORKS = {"flax", *adapter_list.ADAPTER_OF}.union(*ADAPTERS.values())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ddl_core import _dlpack
+from ddl_core.calls import _dlpack
 
 CUDA = 2  # DLPack's number for the device
 NON_BLOCKING = 1

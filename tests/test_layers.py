@@ -30,8 +30,8 @@ def tree(tmp_path: Path) -> Path:
     write(tmp_path, "libddl/src/device/device.c", '#include "device/core/chunks.h"\n')
     write(tmp_path, "libddl/src/plan/ring.c", '#include "plan/plan.h"\n#include <stdlib.h>\n')
     write(tmp_path, "ddl_core/_build.py", 'ffi.set_source("ddl_core._bind", "")\n')
-    write(tmp_path, "ddl_core/_lib.py", "from ddl_core._bind import ffi, lib\n")
-    write(tmp_path, "ddl_launch/job.py", "import ddl_core\n")
+    write(tmp_path, "ddl_core/base/_lib.py", "from ddl_core._bind import ffi, lib\n")
+    write(tmp_path, "ddl_launch/jobs/local_job.py", "import ddl_core\n")
     write(tmp_path, "adapters/ddl_x/__init__.py", "import ddl_core\n")
     write(tmp_path, "tests/tsan.supp", "")
     return tmp_path
@@ -100,14 +100,22 @@ def test_long_file_is_reported_and_no_violation(tree: Path) -> None:
             "ddl_status ddl_barrier(ddl_comm *comm)\n{\n}\n",
             "ddl_barrier is public",
         ),
-        ("ddl_core/comm.py", "from ddl_core._bind import lib\n", "only ddl_core/_lib.py imports"),
-        ("ddl_core/comm.py", "from . import _bind\n", "only ddl_core/_lib.py imports"),
-        ("adapters/ddl_x/work.py", "import ddl_core._bind\n", "only ddl_core/_lib.py imports"),
-        ("ddl_core/array.py", "def f():\n    import torch.nn\n", "array.py:2: ddl_core imports no"),
-        ("ddl_launch/job.py", "import torch\n", "job.py:1: ddl_launch imports no framework"),
         (
             "ddl_core/comm.py",
-            "import ddl_launch.job\n",
+            "from ddl_core._bind import lib\n",
+            "only ddl_core/base/_lib.py imports",
+        ),
+        ("ddl_core/comm.py", "from . import _bind\n", "only ddl_core/base/_lib.py imports"),
+        ("adapters/ddl_x/work.py", "import ddl_core._bind\n", "only ddl_core/base/_lib.py imports"),
+        ("ddl_core/comm.py", "def f():\n    import torch.nn\n", "comm.py:2: ddl_core imports no"),
+        (
+            "ddl_launch/jobs/local_job.py",
+            "import torch\n",
+            "job.py:1: ddl_launch imports no framework",
+        ),
+        (
+            "ddl_core/comm.py",
+            "import ddl_launch.jobs.local_job\n",
             "comm.py:1: ddl_core does not import ddl_launch",
         ),
         (
@@ -132,7 +140,11 @@ def test_long_file_is_reported_and_no_violation(tree: Path) -> None:
         ("ddl_elastic/job.py", "import os\nos.environ\n", "reads the environment"),
         ("adapters/ddl_torch/state.py", "import ddl_elastic\n", "does not import ddl_elastic"),
         ("adapters/ddl_torch/elastic/__init__.py", "\n" * 251, "251 lines; split above 250"),
-        ("ddl_launch/job.py", "import ddl_elastic\n", "ddl_launch does not import ddl_elastic"),
+        (
+            "ddl_launch/jobs/local_job.py",
+            "import ddl_elastic\n",
+            "ddl_launch does not import ddl_elastic",
+        ),
         ("ddl_elastic/job.py", "import ddl_scheduler\n", "does not import ddl_scheduler"),
         ("ddl_scheduler/web/app.py", "import os\nos.environ\n", "reads the environment"),
         ("tests/tsan.supp", "race:everything\n", "must stay empty"),
@@ -162,8 +174,8 @@ def test_full_folder_is_found(tree: Path, folder: str, suffix: str, message: str
 
 
 def test_import_cycle_is_found(tree: Path) -> None:
-    write(tree, "ddl_core/comm.py", "def f():\n    from ddl_core.group import Group\n")
-    write(tree, "ddl_core/group.py", "from ddl_core import comm\n")
+    write(tree, "ddl_core/calls/a.py", "def f():\n    from ddl_core.calls.b import B\n")
+    write(tree, "ddl_core/calls/b.py", "from ddl_core.calls import a\n")
     (found,) = check(tree)
     assert found.startswith("ddl_core: imports in a cycle: ddl_core.")
 

@@ -13,7 +13,7 @@ from msgspec.msgpack import Decoder
 from ddl_elastic.base import protocol as workers
 from ddl_elastic.base.messages import Message, decode, encode
 from ddl_elastic.engines import protocol as agents
-from ddl_launch import frames
+from ddl_launch.rank import frames
 from ddl_scheduler.runner import protocol as runs
 
 pytestmark = pytest.mark.pure

@@ -26,7 +26,7 @@ import numpy as np
 
 from ddl_core import adapter_arrays, array_functions
 from ddl_core.errors import InvalidArgument
-from ddl_core.work import Work
+from ddl_core.handles.work import Work
 
 if TYPE_CHECKING:
     from ddl_core.array_functions import *  # noqa: F403

@@ -16,7 +16,7 @@ import chainer
 import numpy as np
 
 from ddl_core import Comm
-from ddl_core.work import Work
+from ddl_core.handles.work import Work
 
 Array = np.ndarray[Any, Any]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from ddl_core import native
-from ddl_core.frameworks import require
+from ddl_core.frameworks.requirement import require
 
 
 def main() -> int:

@@ -15,7 +15,8 @@ import threading
 from pathlib import Path
 
 import ddl_core
-from ddl_core import native, native_recipe
+from ddl_core import native
+from ddl_core.frameworks import native_recipe
 
 PARTS = ("handler", "mpi")
 # The symbol that XLA calls on each platform.

@@ -21,16 +21,17 @@ from jax import Array
 from jax.extend.core import Primitive
 from jax.typing import ArrayLike
 
-from ddl_core import adapter, dtypes
-from ddl_core.arguments import op_value
+from ddl_core import adapter
+from ddl_core.calls import dtypes
+from ddl_core.calls.arguments import op_value
+from ddl_core.calls.order import HALVES, contiguous
 from ddl_core.errors import InvalidArgument, Unsupported
-from ddl_core.order import HALVES, contiguous
 from ddl_jax import primitives
 from ddl_jax.arrays import as_array
 from ddl_jax.communicators import Communicator, members
 
 if TYPE_CHECKING:
-    from ddl_core.names import Op
+    from ddl_core.base.names import Op
 
 Tree = TypeVar("Tree")
 

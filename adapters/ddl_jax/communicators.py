@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddl_core import communicators
 from ddl_core.errors import InvalidArgument
+from ddl_core.frameworks import communicators
 from ddl_jax import world
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ddl_core import adapter
 from ddl_core.errors import InvalidState
-from ddl_core.world_comm import launched
+from ddl_core.joining.world_comm import launched
 from ddl_jax import _build, world
 
 _log = logging.getLogger("ddl_jax")

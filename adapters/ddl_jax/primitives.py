@@ -15,7 +15,7 @@ from jax._src.core import abstract_token, standard_vma_rule
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ddl_core.arguments import OPS
+from ddl_core.calls.arguments import OPS
 from ddl_jax import programs
 from ddl_jax.effects import EFFECT, EFFECTS
 

@@ -17,7 +17,7 @@ from ddl_jax.collectives import broadcast, grouped_allreduce
 from ddl_jax.world import rank
 
 if TYPE_CHECKING:
-    from ddl_core.names import Compression, GradientOp
+    from ddl_core.base.names import Compression, GradientOp
 
 Tree = TypeVar("Tree")
 

@@ -17,7 +17,7 @@ from ddl_keras._adapter import adapter, among
 from ddl_keras.copies import copied_by, saved_as_base
 
 if TYPE_CHECKING:
-    from ddl_core.names import Compression, GradientOp
+    from ddl_core.base.names import Compression, GradientOp
 
 _COMPRESSED = {None: None, "f16": "float16", "bf16": "bfloat16"}
 _SETTINGS = "_ddl_settings"  # attribute of the class of a DistributedOptimizer

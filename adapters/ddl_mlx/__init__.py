@@ -25,7 +25,7 @@ from ddl_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from ddl_core.array_functions import *  # noqa: F403
-    from ddl_core.names import GradientOp
+    from ddl_core.base.names import GradientOp
 
 __all__ = ["DistributedOptimizer", "allreduce_gradients"]
 __all__ += array_functions.__all__

@@ -32,7 +32,7 @@ from ddl_pytensor.framework import framework, tensor
 from ddl_pytensor.ops import AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter, world
 
 if TYPE_CHECKING:
-    from ddl_core.names import GradientOp, Op
+    from ddl_core.base.names import GradientOp, Op
 
 __all__ = [
     "allgather",

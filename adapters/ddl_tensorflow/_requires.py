@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The check that TensorFlow is installed. Import it before every module that imports TensorFlow."""
 
-from ddl_core.frameworks import require
+from ddl_core.frameworks.requirement import require
 
 require("ddl_tensorflow", "tensorflow", "TensorFlow")

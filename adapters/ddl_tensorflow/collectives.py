@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from ddl_core import adapter, dtypes
+from ddl_core import adapter
+from ddl_core.calls import dtypes
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_tensorflow import _build
 from ddl_tensorflow.communicators import Communicator, members
 from ddl_tensorflow.naming import match
 
 if TYPE_CHECKING:
-    from ddl_core.names import Op
+    from ddl_core.base.names import Op
 
 _TYPES = {dtype.name for dtype in dtypes.TABLE}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddl_core import communicators
+from ddl_core.frameworks import communicators
 from ddl_tensorflow import world
 
 if TYPE_CHECKING:

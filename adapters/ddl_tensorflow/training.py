@@ -22,7 +22,7 @@ from ddl_tensorflow.collectives import (
 from ddl_tensorflow.communicators import Communicator, members
 
 if TYPE_CHECKING:
-    from ddl_core.names import Compression, GradientOp
+    from ddl_core.base.names import Compression, GradientOp
 
 _COMPRESSED = {None: None, "f16": tf.float16, "bf16": tf.bfloat16}
 

@@ -80,7 +80,8 @@ def _open_destroy_process_group(dist: Any) -> None:
     @functools.wraps(original)
     def destroy_process_group(group: Any = None) -> None:
         original(group)
-        switches = sys.modules.get("ddl_core.env_switches")  # loaded by the first group of ddl
+        # Loaded by the first group of ddl.
+        switches = sys.modules.get("ddl_core.joining.env_switches")
         if switches is not None and not dist.is_initialized():
             switches.left("torch.distributed")
 
@@ -98,7 +99,8 @@ def _open_shrink_group(dist: Any) -> None:
     def shrink_group(*given: Any, **options: Any) -> Any:
         group = original(*given, **options)
         if group is dist.group.WORLD and is_ddl(group):
-            from ddl_core import env_switches, torch_choices
+            from ddl_core.frameworks import torch_choices
+            from ddl_core.joining import env_switches
 
             rank = group.rank()
             env_switches.joined("torch.distributed", rank, torch_choices.local_rank(rank))
@@ -171,7 +173,7 @@ def _create(group: Any, given: Any) -> Any:
     """Create the backend of a new group that this process is a member of."""
     if group.global_ranks_in_group:
         return _join(group, given)[0]
-    from ddl_core import env_switches
+    from ddl_core.joining import env_switches
 
     env_switches.check(group.group_rank)
     backend, local_rank = _join(group, given)
@@ -184,7 +186,7 @@ def _join(group: Any, given: Any) -> tuple[Any, int]:
     it."""
     import torch
 
-    from ddl_core import torch_choices
+    from ddl_core.frameworks import torch_choices
     from ddl_torch import _build
     from ddl_torch.options import of_new_group
 
@@ -196,7 +198,7 @@ def _join(group: Any, given: Any) -> tuple[Any, int]:
 
         shared_memory.apply(native)
         if torch.version.cuda is not None:
-            from ddl_core.gpu import load_libraries
+            from ddl_core.calls.gpu import load_libraries
 
             load_libraries()
         backend = native.create(

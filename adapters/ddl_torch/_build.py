@@ -16,8 +16,9 @@ from types import ModuleType
 import torch
 
 import ddl_core
-from ddl_core import native, torch_choices
-from ddl_core.live_objects import live_comms
+from ddl_core import native
+from ddl_core.diagnosis.live_objects import live_comms
+from ddl_core.frameworks import torch_choices
 from ddl_core.native import BuildError
 
 NAME = "_ddl_torch"  # must match csrc/module.cpp

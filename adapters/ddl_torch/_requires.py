@@ -7,6 +7,6 @@ PyTorch imports this package at the end of its own import. No more of libddl is 
 import sys
 
 if not sys.modules.get("torch"):
-    from ddl_core.frameworks import require
+    from ddl_core.frameworks.requirement import require
 
     require("ddl_torch", "torch", "PyTorch")

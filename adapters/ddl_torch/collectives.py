@@ -23,7 +23,7 @@ from ddl_torch.ops import OPS
 from ddl_torch.world import adapter, group, rank, size
 
 if TYPE_CHECKING:
-    from ddl_core.names import Op
+    from ddl_core.base.names import Op
 
 Result = TypeVar("Result")
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ddl_core._lib import ffi
+from ddl_core.base._lib import ffi
+from ddl_core.diagnosis.live_objects import live_comms
+from ddl_core.diagnosis.readings import Readings
 from ddl_core.errors import InvalidState
-from ddl_core.live_objects import live_comms
-from ddl_core.readings import Readings
 
 _known: dict[Any, NativeComm] = {}  # by native group; live_comms keeps no references
 

@@ -19,7 +19,7 @@ from ddl_torch.collectives import Work
 from ddl_torch.world import adapter, private_group
 
 if TYPE_CHECKING:
-    from ddl_core.names import Compression, GradientOp
+    from ddl_core.base.names import Compression, GradientOp
 
 _hooks: Any = WeakTensorKeyDictionary()  # by parameter
 _COMPRESSED = {None: None, "f16": torch.float16, "bf16": torch.bfloat16}

@@ -31,7 +31,7 @@ class Options:
         """Return `invariant` as in ddl_comm_config."""
         if self.invariant is None:  # most groups: their creation imports little
             return 0
-        from ddl_core.config import Config
+        from ddl_core.base.config import Config
 
         return Config(invariant=self.invariant).fields()["invariant"]
 
@@ -47,6 +47,6 @@ def of_new_group(group: Any, given: Any) -> Options:
     inherited = cpu_backend(dist.group.WORLD).invariant
     if not inherited:
         return options
-    from ddl_core.config import invariant_name
+    from ddl_core.base.config import invariant_name
 
     return Options(invariant=invariant_name(inherited))

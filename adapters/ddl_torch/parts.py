@@ -15,7 +15,7 @@ from ddl_torch._autoload import cpu_backend, is_ddl
 from ddl_torch.world import adapter
 
 if TYPE_CHECKING:
-    from ddl_core.names import Op
+    from ddl_core.base.names import Op
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -63,9 +63,9 @@ def _outside_graphs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _reduce(operands: Tensor, workers: int, op: Op, group: Any, scatters: bool) -> Tensor:
-    from ddl_core import dtypes
-    from ddl_core.arguments import op_value
-    from ddl_core.order import add_at, contiguous
+    from ddl_core.calls import dtypes
+    from ddl_core.calls.arguments import op_value
+    from ddl_core.calls.order import add_at, contiguous
 
     name = "reduce_scatter_parts" if scatters else "allreduce_parts"
     backend = _backend(group)

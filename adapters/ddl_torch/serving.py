@@ -97,7 +97,7 @@ def _is_serving() -> bool:
     if _chosen is not None:
         return _chosen == _GLOO
     try:
-        from ddl_core import torch_choices
+        from ddl_core.frameworks import torch_choices
     except ImportError:  # libddl is broken, but Gloo must still work
         _log.exception("DDL_TORCH_SERVE is ignored, because ddl_core cannot be imported")
         return False

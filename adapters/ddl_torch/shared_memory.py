@@ -37,7 +37,7 @@ def ask(shared_memory: bool | str | None) -> None:
 
 def apply(native: ModuleType) -> None:
     """Apply the choice to the native part, DistributedDataParallel and fully_shard."""
-    from ddl_core import torch_choices
+    from ddl_core.frameworks import torch_choices
 
     choice = _asked or torch_choices.shared()
     native.share(_CHOICES.index(choice))

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torchft.process_group import ProcessGroupWrapper
 
-from ddl_core import gpu
+from ddl_core.calls import gpu
 from ddl_torch import _build, shared_memory
 from ddl_torch.options import Options
 

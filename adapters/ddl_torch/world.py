@@ -174,7 +174,7 @@ def _connect_store(comm: Comm, timeout: timedelta) -> Any:
     options = {"wait_for_workers": False, "timeout": timeout}
     store, address = None, ""
     if comm.rank == 0:
-        from ddl_core.world_comm import launched
+        from ddl_core.joining.world_comm import launched
 
         host = adapter().host_for(comm, launched().master)
         store = _stores.TCPStore(host, 0, comm.size, is_master=True, **options)

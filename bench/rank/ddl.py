@@ -10,9 +10,9 @@ from data import Data
 from loop import c_loop
 
 import ddl_core
-from ddl_core._lib import check, ffi, lib
-from ddl_core.arguments import OPS
-from ddl_core.buffer import as_buffer
+from ddl_core.base._lib import check, ffi, lib
+from ddl_core.calls.arguments import OPS
+from ddl_core.calls.buffer import as_buffer
 
 
 class Ddl:

@@ -145,7 +145,7 @@ static PyObject *outcome(ddl_status status)
         Py_RETURN_TRUE;
     if (status == DDL_EINVAL)
         Py_RETURN_FALSE;
-    PyObject *lib = PyImport_ImportModule("ddl_core._lib");
+    PyObject *lib = PyImport_ImportModule("ddl_core.base._lib");
     PyObject *error = lib ? PyObject_CallMethod(lib, "to_error", "i", (int)status) : NULL;
     if (error)
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.msgpack import Decoder
 
 from ddl_elastic.base.waiting import ready
-from ddl_launch.frames import LARGEST, Frames, frame
+from ddl_launch.rank.frames import LARGEST, Frames, frame
 
 _PLAIN, _LONG = b"M", b"Z"
 _COMPRESSED = 16 << 10  # minimum size in bytes of a message that is compressed

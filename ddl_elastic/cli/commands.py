@@ -38,7 +38,7 @@ from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_elastic.hidden.recording import watch_clock
 from ddl_elastic.job import parse_workers
 from ddl_launch.errors import CommandError
-from ddl_launch.hosts import parse_hosts
+from ddl_launch.hosts.layout import parse_hosts
 
 _RAY_SLOTS = 1024
 

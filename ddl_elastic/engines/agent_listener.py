@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ddl_elastic.engines import protocol
-from ddl_launch import frames, sockets
+from ddl_launch.rank import frames, sockets
 
 HELLO_LIMIT = 10.0  # seconds for a connection to authenticate
 _NEWCOMERS = 256  # maximum number of unauthenticated connections

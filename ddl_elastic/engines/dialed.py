@@ -31,7 +31,7 @@ from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot, protocol
 from ddl_elastic.engines.agent_listener import AgentListener
 from ddl_elastic.engines.logs import follow_log
-from ddl_launch import frames
+from ddl_launch.rank import frames
 
 _BUSY = 0.02  # seconds after which one call stops reading messages
 

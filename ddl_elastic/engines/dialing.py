@@ -23,7 +23,7 @@ from ddl_elastic.engines.dialed import job_secret
 from ddl_elastic.engines.host_agent import HostAgent, JoinRefused
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.pool_agent import PoolAgent
-from ddl_launch import frames
+from ddl_launch.rank import frames
 
 ANSWER_LIMIT = 30.0  # seconds for the job's answer to a greeting
 REDIAL_LIMIT = 5.0  # seconds for the answer when the agent reconnects or connects a slot

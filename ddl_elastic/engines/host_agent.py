@@ -22,8 +22,8 @@ from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Handle, protocol
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.worker_record import WorkerRecord
-from ddl_launch import frames
-from ddl_launch.witness import is_report
+from ddl_launch.rank import frames
+from ddl_launch.rank.witness import is_report
 
 REDIAL = 0.2  # seconds between two attempts to reconnect to a coordinator
 CUT = 1.0  # seconds within which all connections to a lost coordinator close

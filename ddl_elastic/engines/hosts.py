@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddl_elastic.base import environment
-from ddl_launch import sockets
-from ddl_launch.hosts import Host, Layout
-from ddl_launch.launchers import LaunchRequest, find_launcher, start
-from ddl_launch.remote_job import exported_names
+from ddl_launch.hosts.launchers import LaunchRequest, find_launcher, start
+from ddl_launch.hosts.layout import Host, Layout
+from ddl_launch.jobs.remote_job import exported_names
+from ddl_launch.rank import sockets
 
 END_LIMIT = 5.0  # seconds for the agents to exit after the end of the job
 _SHOWN = 5  # lines of a launcher's output in an error message

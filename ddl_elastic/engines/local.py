@@ -34,7 +34,7 @@ from ddl_elastic.engines.protocol import (
     ProcessExited,
     StopProcess,
 )
-from ddl_launch.witness import MOST_BYTES, Witness
+from ddl_launch.rank.witness import MOST_BYTES, Witness
 
 # The main function of a worker. Its arguments are the spec and the channel to the job.
 Work = Callable[[AgentSpec, JobChannel], None]

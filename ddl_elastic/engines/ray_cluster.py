@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ddl_elastic.base import environment
-from ddl_launch import sockets
 from ddl_launch.errors import FAILED, NOT_FOUND, LaunchError
+from ddl_launch.rank import sockets
 
 END_LIMIT = 1.0  # seconds for the actors to report their results at the end of the job
 _SAID_LIMIT = 10.0  # seconds for the coordinator to fetch an agent's exit code from its actor

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddl_core import Comm, Order, Work
-from ddl_core.arguments import Call
-from ddl_core.order import allreduce_ordered
+from ddl_core.calls.arguments import Call
+from ddl_core.calls.order import allreduce_ordered
 from ddl_elastic.frameworks.protocol import Array
 
 

@@ -13,20 +13,19 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddl_core._lib import version
+from ddl_core.base._lib import version
+from ddl_launch.base.command_line import complete, with_suggestion
+from ddl_launch.base.quantities import parse_bytes, parse_count
 from ddl_launch.commands import creation, planning, scaling, trace, trace_page
 from ddl_launch.commands.cluster import read_cluster
 from ddl_launch.commands.description import DescriptionError
 from ddl_launch.commands.doctor import add_doctor
 from ddl_launch.commands.model import read_model
 from ddl_launch.commands.plots import MESSAGES_MAX, check_plot, plot, plot_creation, plot_plans
-from ddl_launch.commands.quantities import parse_bytes, parse_count
 from ddl_launch.commands.simulation import OPERATIONS, simulate, split_operation
-from ddl_launch.completion import complete
 from ddl_launch.errors import INTERRUPTED, USAGE, CommandError
-from ddl_launch.init_process import leave_process_1
+from ddl_launch.jobs.init_process import leave_process_1
 from ddl_launch.lab.cli import add_lab
-from ddl_launch.spelling import with_suggestion
 
 ENTRY_POINTS = "ddl.commands"
 SIMULATE_ENTRY_POINTS = "ddl.simulate"  # options of `ddl simulate`

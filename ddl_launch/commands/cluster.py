@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddl_launch.base.quantities import parse_bytes, parse_rate, parse_seconds
 from ddl_launch.commands.description import Table, positive, read, share, text
-from ddl_launch.commands.quantities import parse_bytes, parse_rate, parse_seconds
 
 RANKS_MAX = 4096
 _WIRES_MAX = 3  # the most levels of wires

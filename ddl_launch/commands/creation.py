@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
+from ddl_launch.base.quantities import show_bytes, show_seconds
 from ddl_launch.commands.cluster import Cluster
-from ddl_launch.commands.quantities import show_bytes, show_seconds
 from ddl_launch.commands.tables import show, show_cluster
 
 FIRST_USE_LEAST = 9  # from this number of ranks on, links over wires open at their first use

@@ -10,11 +10,11 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
-from ddl_core.environment import detect
 from ddl_core.errors import InvalidArgument
+from ddl_core.joining.environment import detect
+from ddl_launch.base.quantities import parse_count, show_bytes, show_seconds
 from ddl_launch.commands import installation, machine, selftest
 from ddl_launch.commands.finding import Finding, ok, wrong
-from ddl_launch.commands.quantities import parse_count, show_bytes, show_seconds
 
 _MARKS = {"ok": "    ", "note": "note", "wrong": "BAD "}
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ddl_core
-from ddl_core import native, native_recipe
+from ddl_core import native
 from ddl_core.endpoint import Endpoint
-from ddl_core.environment import detect, metrics_port
 from ddl_core.errors import DdlError, InvalidArgument, Unsupported
+from ddl_core.frameworks import native_recipe
+from ddl_core.joining.environment import detect, metrics_port
 from ddl_launch.commands.finding import Finding, note, ok, wrong
 
 # The format of an endpoint's address, see libddl/src/comm/address.c.

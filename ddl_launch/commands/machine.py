@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ddl_launch import placement
+from ddl_launch.base.quantities import show_bytes, show_seconds
 from ddl_launch.commands.finding import Finding, note, ok, wrong
-from ddl_launch.commands.quantities import show_bytes, show_seconds
+from ddl_launch.rank import placement
 
 _ROOT = Path("/")
 _FILES_BASE = 64  # descriptors of a process

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddl_launch.base.quantities import parse_bytes, parse_seconds
 from ddl_launch.commands.description import Table, positive, read, share, text
-from ddl_launch.commands.quantities import parse_bytes, parse_seconds
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ddl_launch.base.quantities import show_bytes, show_seconds
 from ddl_launch.commands.cluster import Cluster
-from ddl_launch.commands.quantities import show_bytes, show_seconds
 from ddl_launch.commands.simulation import (
     OPERATIONS,
     SPANS_MAX,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ddl_launch.base.quantities import show_bytes, show_seconds
 from ddl_launch.commands.cluster import Cluster
 from ddl_launch.commands.creation import MembershipCost
 from ddl_launch.commands.description import DescriptionError
 from ddl_launch.commands.planning import PlanEstimate
-from ddl_launch.commands.quantities import show_bytes, show_seconds
 from ddl_launch.commands.scaling import Point
 from ddl_launch.commands.simulation import Prediction
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from ddl_launch.base.quantities import show_bytes, show_seconds
 from ddl_launch.commands.cluster import Cluster
 from ddl_launch.commands.model import Model
-from ddl_launch.commands.quantities import show_bytes, show_seconds
 from ddl_launch.commands.simulation import (
     OPERATIONS,
     Prediction,

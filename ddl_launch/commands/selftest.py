@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import ddl_core
-from ddl_core.config import Config
+from ddl_core.base.config import Config
 
 LINKS = ("shm", "tcp")
 BYTES = 1 << 20

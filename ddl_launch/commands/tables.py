@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddl_launch.base.quantities import show_seconds
 from ddl_launch.commands.cluster import Cluster
-from ddl_launch.commands.quantities import show_seconds
 
 
 def show(rows: Sequence[Sequence[str]]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddl_launch.commands.quantities import show_seconds
+from ddl_launch.base.quantities import show_seconds
 from ddl_launch.commands.tables import show
 from ddl_launch.errors import CommandError
 

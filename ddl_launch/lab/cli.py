@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable
 
-from ddl_launch.commands.quantities import parse_count
+from ddl_launch.base.quantities import parse_count
 from ddl_launch.lab.client import Lab, LabError
 
 _DESCRIPTION = """\

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddl_launch.commands.quantities import parse_bytes
+from ddl_launch.base.quantities import parse_bytes
 from ddl_launch.errors import SCHEDULER_EXTRA, CommandError
 from ddl_scheduler.base import requests
 from ddl_scheduler.base.requests import RequestError, spec_read

@@ -23,8 +23,8 @@ from typing import Any
 from ddl_elastic.base import environment
 from ddl_elastic.cli.agent import parse_address, read_token
 from ddl_elastic.engines.ray_cluster import RayAgents
-from ddl_launch import sockets
 from ddl_launch.errors import SCHEDULER_EXTRA, CommandError, LaunchError
+from ddl_launch.rank import sockets
 from ddl_scheduler.base.store import Store, StoreError
 from ddl_scheduler.planning.jobs import PolicySlot, Settings
 from ddl_scheduler.runner.starter import Starter, StarterLost

@@ -7,8 +7,8 @@ import argparse
 import re
 from pathlib import Path
 
+from ddl_launch.base.quantities import parse_count
 from ddl_launch.commands.plots import check_plot
-from ddl_launch.commands.quantities import parse_count
 from ddl_launch.commands.tables import show
 from ddl_launch.errors import CommandError
 from ddl_scheduler.simulation import plots

@@ -21,7 +21,7 @@ from typing import Any
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.engines import protocol
 from ddl_elastic.engines.agent_listener import AgentListener
-from ddl_launch import frames
+from ddl_launch.rank import frames
 from ddl_scheduler.planning.jobs import PolicySlot
 
 REDIAL_LIMIT = 3.0  # seconds that an agent has to connect again

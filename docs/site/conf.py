@@ -44,7 +44,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True, "undoc-members": True, "show-inheritance": True}
 default_role = "py:obj"
-suppress_warnings = ["ref.python"]  # ddl_core.Work is also ddl_core.work.Work
+suppress_warnings = ["ref.python"]  # ddl_core.Work is also ddl_core.handles.work.Work
 highlight_language = "none"  # mostly aligned prose
 
 _log = logging.getLogger(__name__)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the page of the environment variables from the table in ddl_core/variables.py."""
+"""Write the page of the environment variables from the table in ddl_core/joining/variables.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def write(folder: Path) -> None:
     """Write FOLDER/environment.md."""
-    groups = runpy.run_path(str(ROOT / "ddl_core" / "variables.py"))["GROUPS"]
+    groups = runpy.run_path(str(ROOT / "ddl_core" / "joining" / "variables.py"))["GROUPS"]
     out = ["# Environment variables", ""]
     out += [
         "A variable that is set to nothing counts as not set, except `DDL_SECRET`: no secret.",

@@ -18,7 +18,7 @@ import ctypes, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from ddl_core import Config, Endpoint
-from ddl_core._lib import ffi
+from ddl_core.base._lib import ffi
 
 library = ctypes.CDLL(sys.argv[1])
 endpoints = Endpoint(secret="test"), Endpoint(secret="test")

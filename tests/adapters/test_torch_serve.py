@@ -144,12 +144,14 @@ def imported_by(backend):
     dist.destroy_process_group()
     return {name for name in {*sys.modules} - before if name.startswith("ddl_core")}
 
-needed = {"ddl_core", "ddl_core.paths", "ddl_core.torch_choices"}
+needed = {"ddl_core", "ddl_core.base", "ddl_core.base.paths"}
+needed |= {"ddl_core.frameworks", "ddl_core.frameworks.torch_choices"}
+joining = {f"ddl_core.joining{name}" for name in ("", ".env_switches", ".variables")}
 found = imported_by("gloo")
 assert found <= needed, found
 _build.module()
 found = imported_by("ddl")
-assert found <= needed | {"ddl_core.env_switches", "ddl_core.variables"}, found
+assert found <= needed | joining, found
 """
 
 

@@ -131,7 +131,7 @@ def test_recovery_after_a_kill(kind: str, tmp_path: Path) -> None:
 
 def test_process_group_has_its_invariant() -> None:
     """Set the order of additions in each quorum's group. An unknown order raises an error."""
-    from ddl_core.config import invariant_name
+    from ddl_core.base.config import invariant_name
     from ddl_core.errors import InvalidArgument
     from ddl_torch.torchft import ProcessGroupDDL
 

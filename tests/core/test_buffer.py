@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from conftest import Run
 
-from ddl_core import _lib
-from ddl_core.buffer import as_buffer
-from ddl_core.dtypes import TABLE
+from ddl_core.base import _lib
+from ddl_core.calls.buffer import as_buffer
+from ddl_core.calls.dtypes import TABLE
 from ddl_core.errors import InvalidArgument
 
 NUMPY_TYPES = [np.dtype(getattr(ml_dtypes, dtype.name, dtype.name)) for dtype in TABLE]
@@ -125,7 +125,7 @@ def test_memory_that_is_known() -> None:
     known = as_buffer(data, "array")
     assert as_buffer(known, "array", write=True) is known
     data.flags.writeable = False
-    with pytest.raises(InvalidArgument, match="array: ddl_core.buffer.Buffer is read-only"):
+    with pytest.raises(InvalidArgument, match="array: ddl_core.calls.buffer.Buffer is read-only"):
         as_buffer(as_buffer(data, "array"), "array", write=True)
 
 
@@ -159,7 +159,7 @@ def test_arrays_of_jax_are_read_only(run_here: Run, name: str) -> None:
     separate process: after JAX is imported, other tests may not fork."""
     text = f"""
 from jax import numpy
-from ddl_core.buffer import as_buffer
+from ddl_core.calls.buffer import as_buffer
 data = numpy.zeros(4, "{name}")
 assert as_buffer(data, "send").count == 4
 as_buffer(data, "recv", write=True)

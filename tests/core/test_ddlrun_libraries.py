@@ -12,7 +12,7 @@ from lab_hosts import Hosts
 
 import ddl_core
 from ddl_launch.lab import Lab, missing
-from ddl_launch.library import compare_libraries, describe_library, identify_library
+from ddl_launch.rank.library import compare_libraries, describe_library, identify_library
 
 in_lab = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
 

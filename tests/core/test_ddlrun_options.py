@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from conftest import Run
 
-from ddl_launch import foreign_options, placement
-from ddl_launch.allocation import expand_counts, expand_nodes, find_allocation
+from ddl_launch import foreign_options
 from ddl_launch.arguments import make_parser, parse
-from ddl_launch.console import Console
+from ddl_launch.base.command_line import find_similar
 from ddl_launch.errors import LaunchError
-from ddl_launch.frames import HELLO, Frames, frame, open_proven, proven
-from ddl_launch.hosts import Host, Layout, lay_out, parse_hosts, read_hostfile, read_rankfile
-from ddl_launch.launchers import Launcher, LaunchRequest, start
-from ddl_launch.spelling import find_similar
-from ddl_launch.topology import describe, library_options, mode_option
+from ddl_launch.hosts.allocation import expand_counts, expand_nodes, find_allocation
+from ddl_launch.hosts.launchers import Launcher, LaunchRequest, start
+from ddl_launch.hosts.layout import Host, Layout, lay_out, parse_hosts, read_hostfile, read_rankfile
+from ddl_launch.hosts.topology import describe, library_options, mode_option
+from ddl_launch.jobs.console import Console
+from ddl_launch.rank import placement
+from ddl_launch.rank.frames import HELLO, Frames, frame, open_proven, proven
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -222,7 +223,7 @@ def test_launch_node_of_lsf_gets_no_rank(tmp_path: Path) -> None:
 
 
 def test_cores_respect_affinity() -> None:
-    text = "from ddl_launch import placement; print(placement.look()[0])"
+    text = "from ddl_launch.rank import placement; print(placement.look()[0])"
     core = max(os.sched_getaffinity(0))
     command = ["taskset", "-c", str(core), sys.executable, "-c", text]
     ended = subprocess.run(command, cwd="/", capture_output=True, text=True)
@@ -235,7 +236,7 @@ def test_threads_respect_cgroups() -> None:
     if not first.is_dir():
         root, values = second, {"cpu.max": "150000 100000"}
     group = root / f"ddl-test-{os.getpid()}"
-    text = "from ddl_launch import placement; print(placement.look()[1])"
+    text = "from ddl_launch.rank import placement; print(placement.look()[1])"
     try:
         group.mkdir()
         for name, value in values.items():

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from conftest import Finished, Run, clean_environment, popen
 
-from ddl_launch import remote_job, root_cause, submit
+from ddl_launch import submit
 from ddl_launch.errors import LaunchError
-from ddl_launch.failure import Failure
-from ddl_launch.root_cause import RankState
+from ddl_launch.jobs import remote_job, root_cause
+from ddl_launch.jobs.failure import Failure
+from ddl_launch.jobs.root_cause import RankState
 
 LAUNCH = [sys.executable, "-m", "ddl_launch"]
 
@@ -103,9 +104,10 @@ time.sleep(60)
 """)
     launch.write_text("""
 import signal, sys
-from ddl_launch import cli, job, supervisor
-send = job.LocalJob._send_signal
-job.LocalJob._send_signal = lambda self, n: None if n == signal.SIGKILL else send(self, n)
+from ddl_launch import cli
+from ddl_launch.jobs import local_job, supervisor
+send = local_job.LocalJob._send_signal
+local_job.LocalJob._send_signal = lambda self, n: None if n == signal.SIGKILL else send(self, n)
 supervisor._LEAVE = 0.5
 sys.exit(cli.main(sys.argv[1:]))
 """)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ddl_core.comm
-import ddl_core.endpoint_handle
+import ddl_core.handles.endpoint_handle
 from ddl_core import Comm, Endpoint
 from ddl_core.errors import Unreachable
 
@@ -54,8 +54,8 @@ class SlowComm:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    made = Recorder(ddl_core.endpoint_handle.lib)
-    monkeypatch.setattr(ddl_core.endpoint_handle, "lib", made)
+    made = Recorder(ddl_core.handles.endpoint_handle.lib)
+    monkeypatch.setattr(ddl_core.handles.endpoint_handle, "lib", made)
     monkeypatch.setattr(ddl_core.comm, "lib", made)
     return made
 

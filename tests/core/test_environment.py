@@ -3,9 +3,9 @@
 
 import pytest
 
-from ddl_core import torch_choices
-from ddl_core.environment import SRUN_PORTS, World, detect, first_host
 from ddl_core.errors import InvalidArgument
+from ddl_core.frameworks import torch_choices
+from ddl_core.joining.environment import SRUN_PORTS, World, detect, first_host
 
 DDLRUN = {"DDL_RANK": "1", "DDL_SIZE": "4", "DDL_RENDEZVOUS": "tcp://127.0.0.1:20001"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3", "PMIX_RANK": "2"}

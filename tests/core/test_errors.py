@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import ddl_core
-from ddl_core import _lib, errors
+from ddl_core import errors
+from ddl_core.base import _lib
 
 pytestmark = pytest.mark.pure
 

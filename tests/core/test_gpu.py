@@ -21,7 +21,7 @@ from standin_arrays import CudaInterfaceArray, DLPackArray, Stream
 
 import ddl_core
 from ddl_core.errors import InvalidArgument, Unsupported
-from ddl_core.order import add
+from ddl_core.calls.order import add
 
 comm = ddl_core.init(ddl_core.Config(operation_timeout=30))
 standin_arrays.start()
@@ -130,7 +130,7 @@ def test_the_library_of_a_package_is_found(
     folder = tmp_path / "nvidia" / "nccl" / "lib"
     folder.mkdir(parents=True)
     shutil.copy(cuda_standin / "libnccl.so.2", folder)
-    find = "import ctypes, ddl_core.gpu as gpu; {} ctypes.CDLL('libnccl.so.2')"
+    find = "import ctypes, ddl_core.calls.gpu as gpu; {} ctypes.CDLL('libnccl.so.2')"
     env = {"PYTHONPATH": str(tmp_path)}
     for call, code in (("", 1), ("gpu.load_libraries();", 0)):
         ended = run_here([sys.executable, "-c", find.format(call)], env=env)

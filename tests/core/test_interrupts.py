@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ddl_core.comm_handle
+import ddl_core.handles.comm_handle
 from ddl_core import Comm, Endpoint
 
 Pair = tuple[Comm, Comm]
@@ -19,14 +19,14 @@ Pair = tuple[Comm, Comm]
 def interrupt_after_start(patch: pytest.MonkeyPatch) -> None:
     """Simulate a signal that arrives when the library has started an operation that Python does not
     know yet."""
-    check = ddl_core.comm_handle.check
+    check = ddl_core.handles.comm_handle.check
 
     def interrupted(status: int) -> None:
         check(status)
         patch.undo()
         raise KeyboardInterrupt
 
-    patch.setattr(ddl_core.comm_handle, "check", interrupted)
+    patch.setattr(ddl_core.handles.comm_handle, "check", interrupted)
 
 
 @pytest.mark.parametrize("queued", [False, True])
@@ -162,7 +162,7 @@ import threading, time
 import _testcapi
 import numpy as np
 from ddl_core import Endpoint
-from ddl_core.work import Work
+from ddl_core.handles.work import Work
 
 def start_without(allocation, comm, array):
     # whether that one is missed

@@ -16,8 +16,8 @@ from conftest import Run
 from ranks import together
 
 from ddl_core import Comm, errors, metrics
-from ddl_core.environment import metrics_port
-from ddl_core.latencies import Latencies
+from ddl_core.diagnosis.latencies import Latencies
+from ddl_core.joining.environment import metrics_port
 
 NAMES = {
     "ddl_operations_total": "counter",

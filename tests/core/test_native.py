@@ -38,7 +38,9 @@ def test_killed_build_leaves_nothing_in_the_cache(run_here: Run, tmp_path: Path)
 PREBUILT = """
 import sys
 from pathlib import Path
-from ddl_core import native, native_recipe, paths
+from ddl_core import native
+from ddl_core.frameworks import native_recipe
+from ddl_core.base import paths
 
 here = Path(__file__).parent
 sources = here / "sources"

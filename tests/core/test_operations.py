@@ -13,7 +13,7 @@ import pytest
 from ranks import LIMIT, together
 
 from ddl_core import Comm, Endpoint
-from ddl_core.buffer import as_buffer
+from ddl_core.calls.buffer import as_buffer
 from ddl_core.errors import DdlError, InvalidArgument, InvalidState, Mismatch, TimedOut
 
 pytestmark = pytest.mark.pure

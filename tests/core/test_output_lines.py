@@ -3,7 +3,7 @@
 
 import pytest
 
-from ddl_launch.lines import Lines
+from ddl_launch.jobs.console import Lines
 
 pytestmark = pytest.mark.pure
 

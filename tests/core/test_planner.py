@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ddl_launch.base.quantities import parse_bytes, parse_rate, parse_seconds
 from ddl_launch.commands import planning
 from ddl_launch.commands.cli import main
 from ddl_launch.commands.cluster import Cluster, read_cluster
 from ddl_launch.commands.creation import predict
 from ddl_launch.commands.model import read_model
-from ddl_launch.commands.quantities import parse_bytes, parse_rate, parse_seconds
 from ddl_launch.commands.scaling import scale
 from ddl_launch.commands.simulation import OPERATIONS, SimulationError, TooLongError, hops, simulate
 

@@ -8,9 +8,9 @@ import socket
 import pytest
 from conftest import Run
 
-from ddl_launch import root_cause
-from ddl_launch.failure import Failure
-from ddl_launch.root_cause import RankState
+from ddl_launch.jobs import root_cause
+from ddl_launch.jobs.failure import Failure
+from ddl_launch.jobs.root_cause import RankState
 
 HOST = socket.gethostname()
 

@@ -13,7 +13,7 @@ from conftest import Run
 from ranks import join, together
 
 from ddl_core import Config, Endpoint, errors
-from ddl_core.environment import detect
+from ddl_core.joining.environment import detect
 
 HIDE = r"""
 #define _GNU_SOURCE

@@ -8,7 +8,7 @@ import pytest
 from conftest import free_port
 
 from ddl_elastic.engines.agent_listener import AgentListener
-from ddl_launch import sockets
+from ddl_launch.rank import sockets
 
 pytestmark = pytest.mark.pure
 

@@ -17,7 +17,7 @@ import pytest
 from conftest import Finished, Run
 
 import ddl_core
-from ddl_core.environment import SRUN_PORTS, TORCHRUN_PORT_OFFSET
+from ddl_core.joining.environment import SRUN_PORTS, TORCHRUN_PORT_OFFSET
 
 PROGRAM = """
 import logging

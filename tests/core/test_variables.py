@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ddl_core.environment import metrics_port
-from ddl_core.variables import NAMES, misspelt
+from ddl_core.joining.environment import metrics_port
+from ddl_core.joining.variables import NAMES, misspelt
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,8 +27,8 @@ def read_by_the_sources() -> set[str]:
 
 def test_the_table_has_what_the_sources_read() -> None:
     read = read_by_the_sources()
-    assert read - NAMES == set(), "not in ddl_core/variables.py"
-    assert NAMES - read == set(), "in ddl_core/variables.py, and read nowhere"
+    assert read - NAMES == set(), "not in ddl_core/joining/variables.py"
+    assert NAMES - read == set(), "in ddl_core/joining/variables.py, and read nowhere"
 
 
 def test_misspelt() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import Run
 
-from ddl_launch.witness import CONTINUES, ENDED, HELLO, LEAVE, Witness
+from ddl_launch.rank.witness import CONTINUES, ENDED, HELLO, LEAVE, Witness
 
 LIMIT = 10.0
 

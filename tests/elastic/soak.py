@@ -28,7 +28,7 @@ from torch import manual_seed, nn, optim
 
 import ddl_core
 import ddl_torch.elastic as elastic
-from ddl_launch.witness import Witness
+from ddl_launch.rank.witness import Witness
 
 SIZE = 4
 LIMIT = 60.0  # seconds for a job of a few, on a busy machine

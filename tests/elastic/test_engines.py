@@ -45,8 +45,8 @@ from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.hosts import HostAgents
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.ray_cluster import RayAgents
-from ddl_launch import frames, witness
-from ddl_launch.hosts import parse_hosts
+from ddl_launch.hosts.layout import parse_hosts
+from ddl_launch.rank import frames, witness
 
 LIMIT = 60  # seconds
 HELD = 256 << 20  # bytes of a file in memory: closing it takes longer than an order to an agent

@@ -34,7 +34,7 @@ from ddl_elastic.base.protocol import (
 from ddl_elastic.coordinator import training
 from ddl_elastic.coordinator.training import receive_state
 from ddl_elastic.worker.reporter import Reporter
-from ddl_launch.frames import HEAD, LARGEST, Frames, frame
+from ddl_launch.rank.frames import HEAD, LARGEST, Frames, frame
 
 pytestmark = pytest.mark.pure
 

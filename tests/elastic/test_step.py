@@ -77,7 +77,7 @@ def test_a_share_counts_once() -> None:
     partial.add(1, [np.ones(1)])
     with pytest.raises(RuntimeError, match="logical worker 1 was computed twice"):
         partial.add(1, [np.ones(1)])
-    with pytest.raises(RuntimeError, match=r"not of \[\(0, 2\)\]"):
+    with pytest.raises(RuntimeError, match=r"must be over \[\(0, 2\)\]"):
         partial.arrays([(0, 2)], 0)
 
 

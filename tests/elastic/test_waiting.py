@@ -10,7 +10,7 @@ from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel, pack
 from ddl_elastic.base.protocol import TO_WORKER, ConnectGroup
 from ddl_elastic.base.waiting import ready
-from ddl_launch.frames import HEAD, LARGEST, frame
+from ddl_launch.rank.frames import HEAD, LARGEST, frame
 
 pytestmark = pytest.mark.pure
 

@@ -7,8 +7,8 @@ import numpy as np
 
 import ddl_core
 from ddl_core import Comm, Config, DdlError
+from ddl_core.base.names import Op
 from ddl_core.errors import PeerLost
-from ddl_core.names import Op
 
 comm: Comm = ddl_core.init()
 array = np.ones(4, np.float32)

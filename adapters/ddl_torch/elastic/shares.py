@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import ddl_core
-from ddl_core import dtypes
-from ddl_core.order import add_at
+from ddl_core.calls import dtypes
+from ddl_core.calls.order import add_at
 from ddl_elastic.frameworks.protocol import Array
 from ddl_torch.elastic.layout import Section, ShareLayout
 from ddl_torch.elastic.tensors import wide

@@ -40,7 +40,7 @@ from ddl_torch.fallback.work import (
 from ddl_torch.options import Options
 
 if TYPE_CHECKING:
-    from ddl_core.names import Op
+    from ddl_core.base.names import Op
 
 # The profiler's names of ddl_core's operations, the same as for the native part.
 _TITLES = {

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddl_core import dtypes
-from ddl_core.buffer import Buffer
+from ddl_core.calls import dtypes
+from ddl_core.calls.buffer import Buffer
 from ddl_torch.ops import OPS
 
 _DTYPES = {

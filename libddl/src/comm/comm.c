@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/time_limits.h"
 #include "comm/environment.h"
 #include "comm/members.h"
@@ -164,7 +165,11 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                                    : ddl__is_sparse(comm->size);
     if (opens_late && !(wireup->first_use = comm->first_use = ddl__first_use_create(wireup)))
         return DDL_ENOMEM;
-    status = ddl__wireup_run(wireup);
+    status = DDL__TEST_POINT(DDL__AT_WIREUP, wireup);
+    if (status == DDL_OK)
+        status = ddl__wireup_run(wireup);
+    if (status == DDL_OK)
+        status = DDL__TEST_POINT(DDL__AT_ENGINE, wireup);
     if (status != DDL_OK)
         return status;
     ddl__engine_config config = {.rank = comm->rank,
@@ -274,6 +279,7 @@ static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_stat
 {
     char text[DDL__MESSAGE_MAX];
     if (!comm->engine) {
+        (void)DDL__TEST_POINT(DDL__AT_FAILURE, &status);
         ddl__wireup_announce_failure(wireup, status);
         if (wireup->messages)
             ddl__links_destroy(wireup->messages, (size_t)comm->size);
@@ -379,9 +385,15 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     if (status == DDL_OK)
         status = connect_all(comm, &wireup);
     if (status == DDL_OK)
+        status = DDL__TEST_POINT(DDL__AT_CONTROL, comm);
+    if (status == DDL_OK)
         status = connect_control(comm, &wireup, &last_until);
+    if (status == DDL_OK)
+        status = DDL__TEST_POINT(DDL__AT_HEALTH, comm);
     if (status == DDL_OK && comm->health)
         status = ddl__health_open(comm->health);
+    if (status == DDL_OK)
+        status = DDL__TEST_POINT(DDL__AT_AGREEMENT, comm);
     if (status == DDL_OK)
         status = ddl__exchange_settings(comm, &wireup, &last_until);
     if (status == DDL_OK)
@@ -395,6 +407,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     if (status == DDL_OK && comm->layout.dump_iter &&
         !(comm->times = ddl__operation_times_create(comm, comm->layout.dump_iter)))
         status = ddl__fail(DDL_ENOMEM, "out of memory for the times of %d ranks", comm->size);
+    if (status == DDL_OK)
+        status = DDL__TEST_POINT(DDL__AT_COMMIT, comm);
     if (status == DDL_OK)
         status = ddl__creation_commit(comm, &last_until);
     if (status == DDL_OK) {
@@ -428,6 +442,7 @@ static ddl_status tear_down(ddl_comm *comm)
     ddl__first_use_stop(comm->first_use);
     ddl__operation_times_close(comm->times);
     ddl__device_detach(comm->device);
+    (void)DDL__TEST_POINT(DDL__AT_ENGINE_END, comm);
     ddl__engine_destroy(comm->engine);
     ddl__health_destroy(comm->health);
     ddl__device_destroy(comm->device);

@@ -6,8 +6,9 @@
  *   torchrun   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
  *   srun       SLURM_PROCID, SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST
  *
- * in this order, but a launcher that another one started takes precedence. ddl_core/environment.py
- * follows the same rules, so that programs in C and in Python may be ranks of one job. */
+ * in this order, but a launcher that another one started takes precedence.
+ * ddl_core/joining/environment.py follows the same rules, so that programs in C and in Python may
+ * be ranks of one job. */
 #ifndef DDL_COMM_LAUNCHER_H
 #define DDL_COMM_LAUNCHER_H
 

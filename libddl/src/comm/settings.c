@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/test_points.h"
 #include "base/time_limits.h"
 #include "comm/environment.h"
 #include "connect/addresses/neighbours.h"
@@ -201,6 +202,8 @@ static ddl_status apply_settings(ddl_comm *comm, const settings *all)
     comm->layout.choices = all[0].layout.choices;
     if (status == DDL_OK)
         status = ddl__layout_apply(comm, sharing, locations);
+    if (status == DDL_OK)
+        status = DDL__TEST_POINT(DDL__AT_LAYOUT, comm);
     if (status == DDL_OK)
         shorten_same_machine(comm, locations);
     free(locations);

@@ -51,7 +51,7 @@ static ddl_status create_comm(const ddl__rendezvous_plan *plan, const ddl_comm_c
 
 /* Send "RANK WHAT" to the unix socket of the launcher that has started this rank on this host.
  * `name` is the socket's abstract name; NULL: no launcher. Does not block, and ignores errors.
- * ddl_launch/reports.py lists the values of `what`. */
+ * ddl_launch/rank/reports.py lists the values of `what`. */
 static void report_to_launcher(const char *name, int rank, const char *what)
 {
     char text[64];

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/time_limits.h"
 #include "health/health_state.h"
 #include "net/shm/shm.h"
@@ -375,6 +376,8 @@ ddl_status ddl__health_open(ddl__health *h)
         status = accept_higher(h);
     if (status == DDL_OK && h->membership->n_late)
         status = ddl__late_create(h);
+    if (status == DDL_OK)
+        status = DDL__TEST_POINT(DDL__AT_DETECTOR, h);
     if (status == DDL_OK) {
         ddl__detector_add(h->detector, h);
         h->monitored = true;

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/time_limits.h"
 #include "health/health_state.h"
 #include "membership/graph.h"
@@ -94,6 +95,7 @@ static bool has_turn(const ddl__health *h, int rank)
 
 void ddl__heartbeats_send(ddl__health *h, int64_t now)
 {
+    (void)DDL__TEST_POINT(DDL__AT_BEAT, h);
     /* If this process was stopped, that time does not count as the others' silence. */
     int64_t elapsed = now - h->last_beat, most = 2 * h->limits.heartbeat;
     h->last_beat = now;
@@ -117,8 +119,10 @@ void ddl__heartbeats_send(ddl__health *h, int64_t now)
         if (!member->heard_since_beat && (member->ever_heard || now >= h->config.deadline))
             member_check_silence(h, i, elapsed);
         member->heard_since_beat = false;
-        if (has_room && has_turn(h, i))
+        if (has_room && has_turn(h, i)) {
+            (void)DDL__TEST_POINT(DDL__AT_HEARTBEAT, member);
             ddl__control_conn_send(&member->conn, DDL__HEARTBEAT, &own, bytes);
+        }
     }
     h->beats++;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All members count the creations over one address list equally, even if a creation failed on only
  * one of them, at its very end: the next creation succeeds. */
-#include "comm/layout.h"
-#include "health/health_state.h"
+#include "base/status.h"
+#include "base/test_points.h"
 #include "processes.h"
 
 enum { RANKS_MAX = 3, LIMIT_MS = 20000, LATE_MS = 200 };
@@ -27,17 +27,11 @@ static ddl_status fail_late(void)
     return ddl__fail(DDL_ENOMEM, "no memory");
 }
 
-WRAP(ddl_status, ddl__health_open, (ddl__health * health))
+static ddl_status fail_at_place(ddl__test_point point, const void *subject)
 {
-    ddl_status status = __real_ddl__health_open(health);
-    return fails == BEFORE_AGREEMENT ? fail_late() : status;
-}
-
-WRAP(ddl_status, ddl__layout_apply,
-     (ddl_comm * comm, const ddl__sharing *sharing, const ddl__location *locations))
-{
-    ddl_status status = __real_ddl__layout_apply(comm, sharing, locations);
-    return fails == AFTER_AGREEMENT ? fail_late() : status;
+    bool is_there = (fails == BEFORE_AGREEMENT && point == DDL__AT_AGREEMENT) ||
+                    (fails == AFTER_AGREEMENT && point == DDL__AT_LAYOUT);
+    return is_there ? fail_late() : DDL_OK;
 }
 
 static int member(shared *s, int rank, int size, uint32_t links, place where)
@@ -94,6 +88,7 @@ static void test(int size, uint32_t links, int failing, place where)
 int main(void)
 {
     setenv("DDL_LOG", "off", 0);
+    ddl__test_hook = fail_at_place;
     for (int size = 2; size <= RANKS_MAX; size++)
         for (int failing = 0; failing < size; failing++) {
             test(size, DDL_LINK_SHM, failing, BEFORE_AGREEMENT);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creations from a comm. If the comm fails meanwhile, they end at once, and the survivors shrink
  * it. Creations from one comm belong together, whatever failed before. */
+#include "base/test_points.h"
 #include "comm/comm.h"
 #include "net/tcp/tcp.h"
 #include "processes.h"
@@ -14,16 +15,17 @@ static ddl_comm *awaited; /* waits until this comm has failed, and omits the ste
 static const double AT_ONCE = 1.0;
 
 /* The link with rank 1 is ended as by a reset that has overtaken the reason. */
-ddl_status __real_ddl__creation_commit(ddl_comm *comm, const ddl__until *until);
-ddl_status __wrap_ddl__creation_commit(ddl_comm *comm, const ddl__until *until);
-ddl_status __wrap_ddl__creation_commit(ddl_comm *comm, const ddl__until *until)
+static ddl_status disturb_commit(ddl__test_point point, const void *subject)
 {
+    if (point != DDL__AT_COMMIT)
+        return DDL_OK;
+    const ddl_comm *comm = subject;
     const ddl__link *link = ddl__engine_links(comm->engine)[1];
     if (cuts_link && !link->ops->shared)
         shutdown(ddl__tcp_link_socket(link), SHUT_RDWR);
     while (awaited && ddl_comm_status(awaited) == DDL_OK)
         usleep(1000);
-    return awaited ? ddl__until_check(until) : __real_ddl__creation_commit(comm, until);
+    return awaited ? ddl_comm_status(awaited) : DDL_OK;
 }
 
 /* Check the time since the first event that ends the creation. */
@@ -278,5 +280,6 @@ int main(int argc, char **argv)
         {"wrong_argument", wrong_argument, 0},
         {"parent_destroyed", parent_destroyed_at_once, 0},
     };
+    ddl__test_hook = disturb_commit;
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

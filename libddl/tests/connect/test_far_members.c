@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Failures of members of a sparse comm that have no control connection. Ranks are processes; linked
  * with sparse_comms.c. */
+#include <errno.h>
+
+#include "base/test_points.h"
 #include "processes.h"
 
 #include "connect/wireup/wireup_state.h"
@@ -8,15 +11,17 @@
 enum { SIZE = 5, ONE = 1, OTHER = 3 };
 
 /* Behave as if a firewall dropped the packets. The previous barriers have opened the other link. */
-WRAP(ddl_status, ddl__wireup_start_on_path,
-     (const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind, unsigned lane,
-      ddl__path path))
+static ddl_status cut_pair(ddl__test_point point, const void *subject)
 {
-    bool is_pair = (w->rank == ONE && peer == OTHER) || (w->rank == OTHER && peer == ONE);
-    bool is_for_messages = kind == DDL__CONN_FIRST_USE && lane == 1;
-    if (w->size < SIZE || !is_pair || !is_for_messages)
-        return __real_ddl__wireup_start_on_path(w, peer, d, kind, lane, path);
-    d->error = EHOSTUNREACH;
+    const ddl__hello *hello = subject;
+    if (point != DDL__AT_PATH || hello->size < SIZE || hello->kind != DDL__CONN_FIRST_USE ||
+        hello->lane != 1) /* the link of messages */
+        return DDL_OK;
+    bool is_pair =
+        (hello->from == ONE && hello->to == OTHER) || (hello->from == OTHER && hello->to == ONE);
+    if (!is_pair)
+        return DDL_OK;
+    errno = EHOSTUNREACH;
     return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(EHOSTUNREACH));
 }
 
@@ -49,5 +54,6 @@ static const process_test tests[] = {{"one_pair_is_cut", one_pair_is_cut, 0, DDL
 
 int main(int argc, char **argv)
 {
+    ddl__test_hook = cut_pair;
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

@@ -3,32 +3,13 @@
  * as sparse (sparse_comms.c). Ranks are processes. */
 #include <time.h>
 
-#include "engine/engine.h"
+#include "base/test_points.h"
 #include "entries.h"
 
 /* Barriers and the creation use the pairs with distances 1, 2 and 4 in the ring. So rank 0 and the
  * victim have not shared memory before. */
-enum { SIZE = 8, VICTIM = 3, LARGE = 3 << 20, ROUNDS = 20 };
+enum { SIZE = 8, VICTIM = 3, LARGE = 3 << 20, ROUNDS = 20, DIAL = DDL__AT_HELLO };
 #include "opening_links.h"
-
-WRAP(ddl_status, ddl__dial_start,
-     (const ddl__wireup *w, ddl__dial_attempt *d, int fd, const ddl__hello *hello))
-{
-    die_at(BEFORE_DIALING);
-    if (atomic_load(&dies) == CANNOT_DIAL && hello->kind == DDL__CONN_FIRST_MEMORY) {
-        close(fd);
-        return ddl__fail(DDL_EUNREACHABLE, "no memory");
-    }
-    ddl_status status = __real_ddl__dial_start(w, d, fd, hello);
-    die_at(AFTER_DIALING);
-    return status;
-}
-
-WRAP(void, ddl__shm_link_connect, (ddl__link * link, ddl__arena *peer))
-{
-    die_at(AFTER_ANSWERING);
-    __real_ddl__shm_link_connect(link, peer);
-}
 
 /* The peers close their sockets while the engine ends, after this rank has left. */
 static bool others_leave_later;
@@ -44,12 +25,12 @@ static void check_detector_rests(void)
     CHECK(used < took / 10, "%g s of processor time in %g s", used, took);
 }
 
-WRAP(void, ddl__engine_destroy, (ddl__engine * engine))
+static ddl_status disturb(ddl__test_point point, const void *subject)
 {
-    die_at(AFTER_LEAVING);
-    if (others_leave_later)
+    ddl_status status = disturb_opening(point, subject);
+    if (point == DDL__AT_ENGINE_END && others_leave_later)
         check_detector_rests();
-    __real_ddl__engine_destroy(engine);
+    return status;
 }
 
 /* Count the mappings of shared memory, this process's and its peers'. */
@@ -254,5 +235,6 @@ static const process_test tests[] = {
 int main(int argc, char **argv)
 {
     arrived = map_per_run(sizeof *arrived);
+    ddl__test_hook = disturb;
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

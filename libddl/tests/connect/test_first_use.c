@@ -2,30 +2,14 @@
 /* The TCP links of a large comm are opened on first use. All comms here count as large. Ranks are
  * processes. */
 
-enum { SIZE = 4, MANY = 16, VICTIM = 2, TWINS = 20 };
+#include "base/test_points.h"
+
+enum { SIZE = 4, MANY = 16, VICTIM = 2, TWINS = 20, DIAL = DDL__AT_PATH };
 #include "opening_links.h"
 
 WRAP(bool, ddl__first_use_is_for, (int size))
 {
     return size > 1;
-}
-
-WRAP(ddl_status, ddl__wireup_start_on_path,
-     (const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind, unsigned lane,
-      ddl__path path))
-{
-    die_at(BEFORE_DIALING);
-    if (atomic_load(&dies) == CANNOT_DIAL)
-        return ddl__fail(DDL_EUNREACHABLE, "no route");
-    ddl_status status = __real_ddl__wireup_start_on_path(w, peer, d, kind, lane, path);
-    die_at(AFTER_DIALING);
-    return status;
-}
-
-WRAP(void, ddl__tcp_link_connect, (ddl__link * link, int fd, const char *name, ddl__seal *seal))
-{
-    die_at(AFTER_ANSWERING);
-    __real_ddl__tcp_link_connect(link, fd, name, seal);
 }
 
 /* Count the TCP connections of this process. */
@@ -132,5 +116,6 @@ static const process_test tests[] = {
 int main(int argc, char **argv)
 {
     arrived = map_per_run(sizeof *arrived);
+    ddl__test_hook = disturb_opening;
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

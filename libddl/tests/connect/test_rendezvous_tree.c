@@ -2,6 +2,7 @@
 /* The addresses of a large job are distributed along a tree. Here small jobs use the tree, too, and
  * a rank dies or fails at one point of it. Ranks are processes that only run the rendezvous. */
 #include "base/clock.h"
+#include "base/test_points.h"
 #include "connect/rendezvous/rendezvous.h"
 #include "processes.h"
 
@@ -38,30 +39,27 @@ WRAP(int, ddl__rendezvous_giver, (int rank, int size))
     return small_is_large ? rank & (rank - 1) : __real_ddl__rendezvous_giver(rank, size);
 }
 
-WRAP(ddl_status, ddl__rendezvous_follow,
-     (ddl__rendezvous_plan * plan, const ddl__rendezvous_record *giver))
+static ddl_status disturb(ddl__test_point point, const void *subject)
 {
-    ddl__rendezvous_record other = *giver;
-    b->giver_of[plan->rank] = giver->rank;
-    if (self == wrong_rank && wrong == DIES_BEFORE_ASKING)
-        raise(SIGKILL);
-    if (self == wrong_rank && wrong == ASKS_LATE)
-        usleep(1200000); /* the rank that gives it the list checks twice whether it is there */
-    if (self == wrong_rank && wrong == FAILS_BEFORE_ASKING) {
-        ddl__address address = {.endpoint = {{1, 2}}, .host = "nowhere"};
-        other.length = (uint16_t)ddl__address_encode(&address, other.address);
+    ddl__rendezvous_record *giver = (void *)(uintptr_t)subject; /* of this call alone */
+    bool is_wrong = self == wrong_rank;
+    if (point == DDL__AT_GIVING) {
+        if (is_wrong && wrong == DIES_BEFORE_GIVING)
+            raise(SIGKILL);
+        atomic_fetch_add(&b->lists_sent, 1);
     }
-    return __real_ddl__rendezvous_follow(plan, &other);
-}
-
-WRAP(bool, ddl__rendezvous_send_list,
-     (const ddl__rendezvous_plan *plan, const ddl__session *session, ddl__seal *seal, int fd,
-      int64_t deadline))
-{
-    if (self == wrong_rank && wrong == DIES_BEFORE_GIVING)
+    if (point != DDL__AT_ASKING)
+        return DDL_OK;
+    b->giver_of[self] = giver->rank;
+    if (is_wrong && wrong == DIES_BEFORE_ASKING)
         raise(SIGKILL);
-    atomic_fetch_add(&b->lists_sent, 1);
-    return __real_ddl__rendezvous_send_list(plan, session, seal, fd, deadline);
+    if (is_wrong && wrong == ASKS_LATE)
+        usleep(1200000); /* the rank that gives it the list checks twice whether it is there */
+    if (is_wrong && wrong == FAILS_BEFORE_ASKING) {
+        ddl__address address = {.endpoint = {{1, 2}}, .host = "nowhere"};
+        giver->length = (uint16_t)ddl__address_encode(&address, giver->address);
+    }
+    return DDL_OK;
 }
 
 /* Run the rendezvous, and stay until all ranks that can complete it have. */
@@ -211,6 +209,7 @@ static void test_warning(void)
 
 int main(void)
 {
+    ddl__test_hook = disturb;
     b = map_shared(sizeof *b);
     small_is_large = true;
     test_tree();

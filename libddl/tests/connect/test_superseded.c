@@ -2,6 +2,7 @@
 /* A member that is at an earlier creation of a comm than others begins again, and the creation of
  * the others succeeds, wherever the news reaches it. The ranks are stopped at points of the wireup,
  * so that each test has one order of events. */
+#include "base/test_points.h"
 #include "connect/wireup/wireup_state.h"
 #include "membership/creation.h"
 #include "processes.h"
@@ -23,15 +24,16 @@ typedef enum step {
 } step;
 
 /* The points of a creation at which a member gives up. */
-typedef enum point { BEFORE_WIREUP, BEFORE_DIAL, ADMITTED, BEFORE_ANSWER, CONNECTED, POINTS } point;
+typedef enum place { BEFORE_WIREUP, BEFORE_DIAL, ADMITTED, BEFORE_ANSWER, CONNECTED, POINTS } place;
 
 typedef enum schedule { FREE, UNANSWERED, CROSSED, LATE, FAILS, GIVES_UP } schedule;
 
 static atomic_int *reached; /* by step: shared by all processes */
 static schedule now;        /* of this process */
 static int self, gives_up;  /* this rank; the rank that gives up */
-static point at;            /* the point at which it gives up */
+static place at;            /* the point at which it gives up */
 static bool has_answered;
+static const ddl__wireup *wireup; /* of the present creation */
 
 static void reach(step s)
 {
@@ -44,7 +46,7 @@ static void await_step(step s)
 }
 
 /* Delay the member that gives up if this is its point. */
-static void pass(point p)
+static void pass(place p)
 {
     if (now == GIVES_UP && self == gives_up && p == at) {
         now = FREE;
@@ -52,8 +54,9 @@ static void pass(point p)
     }
 }
 
-WRAP(ddl_status, ddl__wireup_run, (const ddl__wireup *w))
+static void at_wireup(const ddl__wireup *w)
 {
+    wireup = w;
     pass(BEFORE_WIREUP);
     if (now == UNANSWERED && self == 0)
         reach(LEADER_STARTED);
@@ -65,87 +68,53 @@ WRAP(ddl_status, ddl__wireup_run, (const ddl__wireup *w))
         await_step(ANSWERED);
     if (now == LATE && self > 0 && w->id.number == 1)
         await_step(FIRST_SUPERSEDED);
-    ddl_status status = __real_ddl__wireup_run(w);
-    if (status == DDL_OK)
-        pass(CONNECTED);
-    return status;
 }
 
-WRAP(ddl_status, ddl__dial_start,
-     (const ddl__wireup *w, ddl__dial_attempt *d, int fd, const ddl__hello *hello))
+static void at_hello(const ddl__hello *hello)
 {
     pass(BEFORE_DIAL);
     if (now == UNANSWERED && self == 2 && hello->to == 1)
         await_step(FIRST_ENDED);
-    if (now == CROSSED && self == 1 && w->id.number == 1) {
+    if (now == CROSSED && self == 1 && hello->creation == 1) {
         await_step(HELLO_SENT);
         for (double end = seconds() + 20; !atomic_load(&reached[ANSWERED]) && seconds() < end;)
-            ddl__wireup_accept_waiting(w); /* as while it connects */
+            ddl__wireup_accept_waiting(wireup); /* as while it connects */
         await_step(REFUSED);
     }
-    ddl_status status = __real_ddl__dial_start(w, d, fd, hello);
-    if (now == CROSSED && self == 2 && hello->to == 1)
-        reach(HELLO_SENT);
-    return status;
 }
 
-WRAP(ddl_status, ddl__handshake_finish,
-     (const ddl__job *job, int fd, int64_t deadline, const ddl__session *session,
-      bool *handed_over))
+static ddl_status when_admitted(void)
 {
-    ddl_status status = __real_ddl__handshake_finish(job, fd, deadline, session, handed_over);
     if ((now == UNANSWERED || now == LATE) && self == 1)
         reach(HELLO_WAITS);
     pass(ADMITTED);
-    if (now == FAILS && self == 1) {
-        await_step(ANSWERED);
-        return ddl__fail(DDL_ENOMEM, "no memory in a test");
-    }
-    return status;
+    if (now != FAILS || self != 1)
+        return DDL_OK;
+    await_step(ANSWERED);
+    return ddl__fail(DDL_ENOMEM, "no memory in a test");
 }
 
-WRAP(bool, ddl__answer_prove,
-     (const ddl__job *job, const ddl__session *session, ddl__auth_label label, ddl__hello *answer))
-{
-    if (label == DDL__AUTH_MEMBER && answer->status == DDL_OK)
-        pass(BEFORE_ANSWER);
-    if (label == DDL__AUTH_MEMBER && answer->status == DDL_OK &&
-        ((now == CROSSED && self == 1) || (now == FAILS && self == 0)))
-        has_answered = true;
-    if (label == DDL__AUTH_MEMBER && answer->status != DDL_OK && now == CROSSED && self == 0)
-        reach(REFUSED);
-    return __real_ddl__answer_prove(job, session, label, answer);
-}
-
-WRAP(bool, ddl__endpoint_accept,
-     (ddl_endpoint * endpoint, ddl__comm_slot *slot, bool control, int64_t deadline,
-      ddl__accepted *accepted))
+static void at_accept(void)
 {
     if (has_answered) /* and the answer was sent */
         reach(ANSWERED);
     if (now == CROSSED && self == 0 && atomic_load(&reached[REFUSED]))
         await_step(LOSS_NOTICED);
-    return __real_ddl__endpoint_accept(endpoint, slot, control, deadline, accepted);
 }
 
-WRAP(void, ddl__endpoint_raise_creation,
-     (ddl_endpoint * endpoint, ddl__digest family, uint32_t number))
+static void at_answer(const ddl__hello *answer)
 {
-    if (now == CROSSED && self == 2)
-        await_step(ANSWERED);
-    __real_ddl__endpoint_raise_creation(endpoint, family, number);
+    if (answer->status == DDL_OK)
+        pass(BEFORE_ANSWER);
+    if (answer->status == DDL_OK && ((now == CROSSED && self == 1) || (now == FAILS && self == 0)))
+        has_answered = true;
+    if (answer->status != DDL_OK && now == CROSSED && self == 0)
+        reach(REFUSED);
 }
 
-WRAP(ddl_status, ddl__wireup_check_reasons, (const ddl__wireup *w))
+static void at_failure(ddl_status status)
 {
-    if (now == CROSSED && self == 1)
-        reach(LOSS_NOTICED);
-    return __real_ddl__wireup_check_reasons(w);
-}
-
-WRAP(void, ddl__wireup_announce_failure, (const ddl__wireup *w, ddl_status status))
-{
-    if (now == UNANSWERED && self == 0 && w->id.number == 1) {
+    if (now == UNANSWERED && self == 0 && wireup->id.number == 1) {
         CHECK(status == DDL__SUPERSEDED, "%d: %s", status, ddl_last_error());
         reach(FIRST_SUPERSEDED);
         await_step(HELLO_WAITS);
@@ -158,7 +127,32 @@ WRAP(void, ddl__wireup_announce_failure, (const ddl__wireup *w, ddl_status statu
         reach(FIRST_SUPERSEDED);
         await_step(HELLO_WAITS);
     }
-    __real_ddl__wireup_announce_failure(w, status);
+}
+
+static ddl_status follow_schedule(ddl__test_point point, const void *subject)
+{
+    if (point == DDL__AT_WIREUP)
+        at_wireup(subject);
+    else if (point == DDL__AT_ENGINE)
+        pass(CONNECTED);
+    else if (point == DDL__AT_HELLO)
+        at_hello(subject);
+    else if (point == DDL__HELLO_SENT && now == CROSSED && self == 2 &&
+             ((const ddl__hello *)subject)->to == 1)
+        reach(HELLO_SENT);
+    else if (point == DDL__ADMITTED)
+        return when_admitted();
+    else if (point == DDL__AT_ACCEPT)
+        at_accept();
+    else if (point == DDL__AT_ANSWER)
+        at_answer(subject);
+    else if (point == DDL__AT_SUPERSEDED && now == CROSSED && self == 2)
+        await_step(ANSWERED);
+    else if (point == DDL__AT_REASON && now == CROSSED && self == 1)
+        reach(LOSS_NOTICED);
+    else if (point == DDL__AT_FAILURE)
+        at_failure(*(const ddl_status *)subject);
+    return DDL_OK;
 }
 
 static void check_child(ddl_comm *child)
@@ -265,7 +259,7 @@ static bool is_late(ddl_status status)
 
 /* One rank's limit runs out at a point of the creation, while the others continue. All repeat the
  * call until they have the same child. */
-static void give_up_at(ddl_comm *comm, int rank, point p)
+static void give_up_at(ddl_comm *comm, int rank, place p)
 {
     ddl_comm *child = NULL;
     ddl_comm_config hurried = {.struct_size = sizeof hurried, .timeout_ms = HURRIED_MS};
@@ -288,7 +282,7 @@ static void gives_up_anywhere(ddl_comm *comm)
     self = ddl_comm_rank(comm);
     start_together(comm);
     for (int rank = 0; rank < SIZE; rank++)
-        for (point p = BEFORE_WIREUP; p < POINTS; p++)
+        for (place p = BEFORE_WIREUP; p < POINTS; p++)
             give_up_at(comm, rank, p);
     ddl_comm_destroy(comm);
 }
@@ -304,5 +298,6 @@ int main(int argc, char **argv)
         {"gives_up_anywhere", gives_up_anywhere, 0},
     };
     reached = map_per_run(STEPS * sizeof *reached);
+    ddl__test_hook = follow_schedule;
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations with counts per rank, and ordered sums, on buffers of a GPU, which is the stand-in:
  * they have the bits of the same operations on host memory. Ranks are processes. */
-#include "base/dtype.h"
 #include "device_calls.h"
 #include "device_runs.h"
 

@@ -82,7 +82,7 @@ static void given_up(ddl_comm *comm)
     ddl_comm_destroy(other);
     ddl_comm_destroy(comm);
     ddl_free(first);
-    ddl_endpoint_destroy(endpoint);
+    ddl_endpoint_destroy(process_endpoint);
 }
 
 int main(void)

@@ -198,26 +198,19 @@ static void check_settings(void)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        uint32_t links;
-    } kinds[] = {{"inproc", DDL_LINK_INPROC}, {"shm", DDL_LINK_SHM},
-                 {"tcp", DDL_LINK_TCP},       {"mixed", LINKS_MIXED},
-                 {"hosts", LINKS_HOSTS},      {"interleaved", LINKS_INTERLEAVED}};
+    uint32_t links = links_argument(argc, argv);
     if (argc > 2)
         elements = atoll(argv[2]);
     setenv("DDL_INVARIANT", "size", 1);
     expected = malloc((size_t)elements * BYTES);
     for (int r = 0; r < RANKS; r++)
         inputs[r] = malloc((size_t)elements * BYTES);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (argc >= 2 && !strcmp(argv[1], kinds[i].name))
-            for (int size = 1; size <= (SANITIZED ? 4 : RANKS); size++) {
-                pthread_barrier_init(&turns, NULL, (unsigned)size);
-                run_ranks(size, kinds[i].links, all_cases, NULL);
-                pthread_barrier_destroy(&turns);
-            }
-    if (argc >= 2 && !strcmp(argv[1], "inproc"))
+    for (int size = 1; size <= (SANITIZED ? 4 : RANKS); size++) {
+        pthread_barrier_init(&turns, NULL, (unsigned)size);
+        run_ranks(size, links, all_cases, NULL);
+        pthread_barrier_destroy(&turns);
+    }
+    if (links == DDL_LINK_INPROC)
         check_settings();
     for (int r = 0; r < RANKS; r++)
         free(inputs[r]);

@@ -24,10 +24,7 @@ static void sum(ddl_comm *comm, void *argument)
 
 int main(int argc, char **argv)
 {
-    const char *kind = argc > 1 ? argv[1] : "inproc";
-    uint32_t links = !strcmp(kind, "inproc") ? DDL_LINK_INPROC
-                     : !strcmp(kind, "shm")  ? DDL_LINK_SHM
-                                             : DDL_LINK_TCP;
+    uint32_t links = links_argument(argc, argv);
     run_ranks(2, links, sum, NULL);
     run_ranks(3, links, sum, NULL);
 }

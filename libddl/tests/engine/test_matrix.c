@@ -392,13 +392,6 @@ static void run_case(member *m, const combination *chosen)
 
 /* ---- all cases ---- */
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void *space(size_t n)
 {
     void *at = malloc(n);

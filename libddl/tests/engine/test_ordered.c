@@ -271,12 +271,7 @@ static void check_plain(void)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        uint32_t links;
-    } kinds[] = {{"inproc", DDL_LINK_INPROC}, {"shm", DDL_LINK_SHM},
-                 {"tcp", DDL_LINK_TCP},       {"mixed", LINKS_MIXED},
-                 {"hosts", LINKS_HOSTS},      {"interleaved", LINKS_INTERLEAVED}};
+    uint32_t links = links_argument(argc, argv);
     for (int d = 0; d < DTYPES_USED; d++)
         for (int v = 0; v < WORKERS; v++)
             if (is_float(dtypes[d]))
@@ -286,15 +281,13 @@ int main(int argc, char **argv)
                     inputs[d][v][i] = (char)random_bits();
     run_ranks(1, 0, all_cases, NULL);
     check_plain();
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (argc == 2 && !strcmp(argv[1], kinds[i].name))
-            for (int size = 2; size <= (SANITIZED ? 4 : 8); size += size > 3 ? 2 : 1) {
-                int owners[WORKERS];
-                ddl_order *order;
-                run_ranks(size, kinds[i].links, all_cases, NULL);
-                choose_owners(owners, WORKERS, size, 1);
-                OK(ddl_order_create(owners, WORKERS, size, &order));
-                run_ranks(size, kinds[i].links, same_order, order);
-                ddl_order_destroy(order);
-            }
+    for (int size = 2; size <= (SANITIZED ? 4 : 8); size += size > 3 ? 2 : 1) {
+        int owners[WORKERS];
+        ddl_order *order;
+        run_ranks(size, links, all_cases, NULL);
+        choose_owners(owners, WORKERS, size, 1);
+        OK(ddl_order_create(owners, WORKERS, size, &order));
+        run_ranks(size, links, same_order, order);
+        ddl_order_destroy(order);
+    }
 }

@@ -239,22 +239,15 @@ static void *refused(void *argument)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        uint32_t links;
-    } kinds[] = {{"tcp", DDL_LINK_TCP}, {"hosts", LINKS_HOSTS}, {"interleaved", LINKS_INTERLEAVED}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        for (int size = 2; size <= RANKS; size += size < 5 ? 1 : 3)
-            for (ddl_wire wire = DDL_WIRE_INT8; wire <= DDL_WIRE_INT4; wire++) {
-                if (argc < 2 || strcmp(argv[1], kinds[i].name) != 0)
-                    continue;
-                pthread_barrier_init(&turns, NULL, (unsigned)size);
-                run_ranks_with(size, (ddl_comm_config){.links = kinds[i].links, .wire = wire},
-                               all_cases, &wire);
-                pthread_barrier_destroy(&turns);
-            }
+    uint32_t links = links_argument(argc, argv);
+    for (int size = 2; size <= RANKS; size += size < 5 ? 1 : 3)
+        for (ddl_wire wire = DDL_WIRE_INT8; wire <= DDL_WIRE_INT4; wire++) {
+            pthread_barrier_init(&turns, NULL, (unsigned)size);
+            run_ranks_with(size, (ddl_comm_config){.links = links, .wire = wire}, all_cases, &wire);
+            pthread_barrier_destroy(&turns);
+        }
     static ranks two = {.size = 2, .config = {.struct_size = sizeof two.config}};
-    if (argc >= 2 && strcmp(argv[1], "tcp") == 0)
+    if (links == DDL_LINK_TCP)
         run_threads(&two, refused);
     return 0;
 }

@@ -318,18 +318,14 @@ int main(int argc, char **argv)
     static const int sizes[] = {1, 2, 3, 4, 7};
     static int64_t few[] = {1, 20, 700},
                    many[] = {1000, SANITIZED ? 8000 : 30000, SANITIZED ? 20000 : 200000};
-    const char *kind = argc > 1 ? argv[1] : "inproc";
-    uint32_t links = !strcmp(kind, "inproc")  ? DDL_LINK_INPROC
-                     : !strcmp(kind, "shm")   ? DDL_LINK_SHM
-                     : !strcmp(kind, "mixed") ? LINKS_MIXED
-                                              : DDL_LINK_TCP;
+    uint32_t links = links_argument(argc, argv);
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         run_ranks(sizes[i], links, all_operations, few);
         run_ranks_with(sizes[i], (ddl_comm_config){.links = links, .segment_bytes = 128},
                        all_operations, few);
         if (sizes[i] < 5)
             run_ranks(sizes[i], links, all_operations, many);
-        printf("%s: %d ranks right\n", kind, sizes[i]);
+        printf("%d ranks right\n", sizes[i]);
     }
     if (links == LINKS_MIXED)
         run_ranks(3, LINKS_REVERSED, all_operations, few);

@@ -2,6 +2,7 @@
 /* ddl_comm_expel: members that hang, that expel each other, that stop while the next comm is
  * created. Limits on silence do not matter: all are longer than a test may run. Ranks are
  * processes. */
+#include "base/test_points.h"
 #include "comm/comm.h"
 #include "health/health_state.h"
 #include "processes.h"
@@ -212,11 +213,11 @@ static void dead_already(ddl_comm *comm)
 
 static bool stops_in_creation;
 
-WRAP(ddl_status, ddl__wireup_run, (const void *wireup))
+static ddl_status stop_in_creation(ddl__test_point point, const void *subject)
 {
-    if (stops_in_creation)
+    if (stops_in_creation && point == DDL__AT_WIREUP)
         raise(SIGSTOP);
-    return __real_ddl__wireup_run(wireup);
+    return DDL_OK;
 }
 
 /* A rank dies, and another one stops while the survivors create their comm. */
@@ -358,6 +359,7 @@ int main(int argc, char **argv)
 {
     setenv("DDL_SUSPECT_MS", "600000", 1);
     setenv("DDL_DEAD_MS", "600000", 1);
+    ddl__test_hook = stop_in_creation;
     b = map_per_run(sizeof *b);
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

@@ -2,6 +2,7 @@
 /* Members that are alive and expelled: one is stopped at the very end of a shrink until the
  * others have continued, and one sends invalid heartbeats. Only one side continues. Ranks are
  * processes. */
+#include "base/test_points.h"
 #include "comm/comm.h"
 #include "health/health_state.h"
 #include "processes.h"
@@ -10,15 +11,15 @@ enum { SIZE = 4, STOPPED = 2, VICTIM = 3 };
 
 static bool armed;
 
-/* Called when all control connections are open, and the survivor's comm is nearly created. */
-WRAP(void, ddl__detector_add, (ddl__detector * detector, ddl__health *health))
+/* Stop when all control connections are open, and the survivor's comm is nearly created. */
+static ddl_status stop_when_armed(ddl__test_point point, const void *subject)
 {
-    if (armed) {
+    if (armed && point == DDL__AT_DETECTOR) {
         armed = false;
         become_ready();
         raise(SIGSTOP);
     }
-    __real_ddl__detector_add(detector, health);
+    return DDL_OK;
 }
 
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 30000};
@@ -123,5 +124,6 @@ int main(int argc, char **argv)
                                          {"sends_garbage", sends_garbage, 0}};
     setenv("DDL_LOG", "off", 0);
     setenv("DDL_DEAD_MS", "1000", 1);
+    ddl__test_hook = stop_when_armed;
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
 }

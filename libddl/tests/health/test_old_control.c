@@ -2,8 +2,8 @@
 /* A control connection of a failed attempt to create a comm is not used for the next attempt,
  * although it arrives first: when it ends, the comm continues. */
 #include "base/clock.h"
+#include "base/test_points.h"
 #include "connect/wireup/wireup.h"
-#include "health/health.h"
 #include "net/socket.h"
 #include "processes.h"
 
@@ -19,11 +19,11 @@ typedef struct shared {
 
 static bool dials_late; /* this process's control connection is late */
 
-WRAP(ddl_status, ddl__health_connect, (const ddl__health_config *config, ddl__health **health))
+static ddl_status dial_late(ddl__test_point point, const void *subject)
 {
-    if (dials_late)
+    if (dials_late && point == DDL__AT_CONTROL)
         usleep(LATE_MS * 1000);
-    return __real_ddl__health_connect(config, health);
+    return DDL_OK;
 }
 
 /* Return the id of the comm, computed as in comm.c. */
@@ -103,6 +103,7 @@ int main(void)
     int status;
     pid_t pids[RANKS];
     setenv("DDL_LOG", "off", 0);
+    ddl__test_hook = dial_late;
     shared *s = map_shared(sizeof *s);
     for (int rank = 0; rank < RANKS; rank++)
         if (!(pids[rank] = fork()))

@@ -2,6 +2,7 @@
 /* A second rank dies while the survivors of a first death create their comm: before it has
  * connected to any rank, in between, at the end, or at another moment. The evidence of its death
  * ends the attempt, so that the survivors need not wait for a time limit. Ranks are processes. */
+#include "base/test_points.h"
 #include "processes.h"
 #include "survivors.h"
 
@@ -21,20 +22,14 @@ static int moment, victim;
 static bool dies_at; /* this process dies at the moment */
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 40000};
 
-#define DIES_IN(at, returns, name, parameters, arguments)                                          \
-    returns __real_##name parameters;                                                              \
-    returns __wrap_##name parameters;                                                              \
-    returns __wrap_##name parameters                                                               \
-    {                                                                                              \
-        if (dies_at && moment == (at))                                                             \
-            raise(SIGKILL);                                                                        \
-        return __real_##name arguments;                                                            \
-    }
-
-DIES_IN(0, ddl_status, ddl__wireup_run, (const void *wireup), (wireup))
-DIES_IN(1, void *, ddl__engine_create, (const void *setup), (setup))
-DIES_IN(2, ddl_status, ddl__health_open, (void *health), (health))
-DIES_IN(3, ddl_status, ddl__creation_commit, (void *comm, const void *until), (comm, until))
+static ddl_status die_at_moment(ddl__test_point point, const void *subject)
+{
+    static const ddl__test_point points[] = {DDL__AT_WIREUP, DDL__AT_ENGINE, DDL__AT_HEALTH,
+                                             DDL__AT_COMMIT};
+    if (dies_at && moment < 4 && point == points[moment])
+        raise(SIGKILL);
+    return DDL_OK;
+}
 
 static void *die_soon(void *argument)
 {
@@ -105,6 +100,7 @@ int main(int argc, char **argv)
     int times = argc > 1 ? atoi(argv[1]) : 1, n = 0, slow = 0;
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
     setenv("DDL_DEAD_MS", "60000", 1);
+    ddl__test_hook = die_at_moment;
     b = map_per_run(sizeof *b);
     victim = SIZE - 1;
     for (int i = 0; i < times * DUPLICATES; i++)

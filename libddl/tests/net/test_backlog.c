@@ -5,7 +5,6 @@
 #include <net/if.h>
 #include <sys/ioctl.h>
 
-#include "base/clock.h"
 #include "comm/comm.h"
 #include "net/socket.h"
 #include "processes.h"

@@ -299,7 +299,7 @@ static void limits(ddl_comm *comm)
     static char *buffers[MANY];
     void *none = NULL;
     if (read_number("/proc/sys/vm/overcommit_memory", "%ld") != 1 && !SANITIZED)
-        CHECK(ddl_alloc(endpoint, (size_t)1 << 45, &none) == DDL_ENOMEM, "32 TiB");
+        CHECK(ddl_alloc(process_endpoint, (size_t)1 << 45, &none) == DDL_ENOMEM, "32 TiB");
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < MANY; i++) {
             if (!round)
@@ -319,7 +319,7 @@ static void limits(ddl_comm *comm)
     CHECK(waitpid(child, &status, 0) == child && !status, "the child ended with %x", status);
     OK(ddl_allreduce(comm, NULL, buffers[0], BYTES, DDL_U8, DDL_MAX, NULL, NULL));
     ddl_comm_destroy(comm);
-    ddl_endpoint_destroy(endpoint);
+    ddl_endpoint_destroy(process_endpoint);
     for (int i = 0; i < MANY; i++) {
         buffers[i][0] = 1;
         ddl_free(buffers[i]);
@@ -354,7 +354,7 @@ static void death(ddl_comm *comm)
     ddl_free(recv);
     free(right);
     ddl_comm_destroy(comm);
-    ddl_endpoint_destroy(endpoint);
+    ddl_endpoint_destroy(process_endpoint);
 }
 
 /* A rank abandons an operation and overwrites its buffer at once. No other rank uses that as

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An encrypted stream: the received data is what was sent, or there is an error, whatever happens
  * to it on the way, and however little the sockets take at a time. */
-#include "base/clock.h"
 #include "check.h"
 #include "net/seal.h"
 #include "net/tcp/tcp.h"

@@ -38,6 +38,14 @@
         }                                                                                          \
     } while (0)
 
+/* Seconds of the monotonic clock. */
+static inline double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* Calls of the library that succeed, or are refused with a message that contains these words. */
 #define OK(call)                                                                                   \
     do {                                                                                           \

@@ -4,7 +4,6 @@
 #ifndef DDL_TESTS_MESSAGE_RANKS_H
 #define DDL_TESTS_MESSAGE_RANKS_H
 
-#include "base/clock.h"
 #include "ranks.h"
 
 enum { MIB = 1 << 20 };
@@ -65,31 +64,19 @@ typedef struct message_test {
     int least, most; /* fewest and most ranks */
 } message_test;
 
-/* Run the tests. Arguments: the kind of links, then the test; without any, all. */
+/* Run the tests. Arguments: the kind of links, then the test; without one, all of that kind. */
 static inline int run_message_tests(int argc, char **argv, const message_test *tests, size_t n)
 {
-    static const struct {
-        const char *name;
-        uint32_t links;
-    } kinds[] = {{"inproc", DDL_LINK_INPROC},
-                 {"shm", DDL_LINK_SHM},
-                 {"tcp", DDL_LINK_TCP},
-                 {"mixed", LINKS_MIXED}};
-    for (unsigned l = 0; l < sizeof kinds / sizeof *kinds; l++) {
-        if (argc > 1 && strcmp(argv[1], kinds[l].name))
+    uint32_t links = links_argument(argc, argv);
+    for (size_t t = 0; t < n; t++) {
+        if (argc > 2 && strcmp(argv[2], tests[t].name))
             continue;
-        for (size_t t = 0; t < n; t++) {
-            if (argc > 2 && strcmp(argv[2], tests[t].name))
-                continue;
-            int64_t start = ddl__now();
-            int step =
-                SANITIZED && tests[t].most > tests[t].least ? tests[t].most - tests[t].least : 1;
-            for (int size = tests[t].least; size <= tests[t].most; size += step)
-                run_ranks(size, kinds[l].links, tests[t].fn, NULL);
-            printf("%-8s %-20s %.2f s\n", kinds[l].name, tests[t].name,
-                   1e-9 * (double)(ddl__now() - start));
-            fflush(stdout);
-        }
+        double start = seconds();
+        int step = SANITIZED && tests[t].most > tests[t].least ? tests[t].most - tests[t].least : 1;
+        for (int size = tests[t].least; size <= tests[t].most; size += step)
+            run_ranks(size, links, tests[t].fn, NULL);
+        printf("%-20s %.2f s\n", tests[t].name, seconds() - start);
+        fflush(stdout);
     }
     return 0;
 }

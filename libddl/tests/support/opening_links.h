@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* opening_links.h - a member dies, or is dead, while a pair opens its link; for the tests of links
- * that are opened on first use. The test defines SIZE and VICTIM before, and reports when the
- * moments of dialing and the end of answering are reached. Ranks are processes. */
+ * that are opened on first use. The test defines before: SIZE, VICTIM, and DIAL, the test point at
+ * which the connection is dialed. Ranks are processes. */
 #ifndef DDL_TESTS_OPENING_LINKS_H
 #define DDL_TESTS_OPENING_LINKS_H
 
+#include <errno.h>
+
+#include "base/test_points.h"
 #include "connect/wireup/wireup_state.h"
 #include "processes.h"
 #include "survivors.h"
@@ -30,12 +33,24 @@ static void die_at(moment at)
         raise(SIGKILL);
 }
 
-WRAP(bool, ddl__answer_prove,
-     (const ddl__job *job, const ddl__session *session, ddl__auth_label label, ddl__hello *answer))
+static ddl_status disturb_opening(ddl__test_point point, const void *subject)
 {
-    if (label == DDL__AUTH_MEMBER)
+    const ddl__hello *hello = subject;
+    if (point == DDL__HELLO_SENT)
+        die_at(AFTER_DIALING);
+    if (point == DDL__AT_ANSWER)
         die_at(BEFORE_ANSWERING);
-    return __real_ddl__answer_prove(job, session, label, answer);
+    if (point == DDL__AT_OPENING)
+        die_at(AFTER_ANSWERING);
+    if (point == DDL__AT_ENGINE_END)
+        die_at(AFTER_LEAVING);
+    if (point != (ddl__test_point)DIAL)
+        return DDL_OK;
+    die_at(BEFORE_DIALING);
+    if (atomic_load(&dies) != CANNOT_DIAL || hello->kind == DDL__CONN_CONTROL)
+        return DDL_OK;
+    errno = EHOSTUNREACH;
+    return ddl__fail(DDL_EUNREACHABLE, "no way");
 }
 
 /* Pass the `n`th barrier of `size` ranks, without libddl. */

@@ -10,13 +10,6 @@
 
 enum { PROCESSES_MAX = 16 };
 
-static inline double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Return a port outside the range for outgoing connections, which might take it meanwhile. */
 static inline int free_port(void)
 {
@@ -55,8 +48,9 @@ static inline void *map_per_run(size_t bytes)
 
 typedef void process_fn(ddl_comm *comm);
 
-static uint32_t process_links; /* links of the processes that run, or ran last */
-static int process_run;        /* number of the run of their test */
+static uint32_t process_links;         /* links of the processes that run, or ran last */
+static int process_run;                /* number of the run of their test */
+static ddl_endpoint *process_endpoint; /* of this process */
 
 enum { STARTS = 16 };
 
@@ -139,10 +133,9 @@ static inline void run_processes(const process_test *test, int size, int status[
             putenv((char *)(uintptr_t)test->settings[i]);
         ddl_comm_config config = {
             .struct_size = sizeof config, .links = test->links, .timeout_ms = 30000};
-        ddl_endpoint *endpoint;
         ddl_comm *comm;
-        OK(ddl_endpoint_create(NULL, &endpoint));
-        OK(ddl_rendezvous(endpoint, url, rank, size, &config, &comm));
+        OK(ddl_endpoint_create(NULL, &process_endpoint));
+        OK(ddl_rendezvous(process_endpoint, url, rank, size, &config, &comm));
         /* A creation in progress fails when one of them ends its comm. */
         await_all(&process_counts->created, size);
         test->fn(comm);

@@ -20,6 +20,22 @@ enum { RANKS_MAX = 16 };
 #define LINKS_HOSTS       (UINT32_MAX - 2)
 #define LINKS_INTERLEAVED (UINT32_MAX - 3)
 
+/* The links that a program's first argument names; those within the process without one. */
+static inline uint32_t links_argument(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        uint32_t links;
+    } kinds[] = {{"inproc", DDL_LINK_INPROC}, {"shm", DDL_LINK_SHM},
+                 {"tcp", DDL_LINK_TCP},       {"mixed", LINKS_MIXED},
+                 {"hosts", LINKS_HOSTS},      {"interleaved", LINKS_INTERLEAVED}};
+    size_t i = 0;
+    while (argc > 1 && i < sizeof kinds / sizeof *kinds && strcmp(argv[1], kinds[i].name) != 0)
+        i++;
+    CHECK(i < sizeof kinds / sizeof *kinds, "no links are named %s", argv[1]);
+    return kinds[i].links;
+}
+
 typedef void rank_fn(ddl_comm *comm, void *argument);
 
 typedef struct ranks {

@@ -1,24 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shared_buffers.h - ranks as processes that allocate buffers with ddl_alloc. Needs
- * -Wl,--wrap=ddl_endpoint_create. */
+/* shared_buffers.h - ranks as processes that allocate buffers with ddl_alloc. */
 #ifndef DDL_TESTS_SHARED_BUFFERS_H
 #define DDL_TESTS_SHARED_BUFFERS_H
 
 #include "processes.h"
 
-/* the endpoint that this process has created last */
-static ddl_endpoint *endpoint;
-WRAP(ddl_status, ddl_endpoint_create, (const ddl_endpoint_config *config, ddl_endpoint **made))
-{
-    ddl_status status = __real_ddl_endpoint_create(config, made);
-    endpoint = *made;
-    return status;
-}
-
 static inline char *allocate(size_t bytes)
 {
     void *memory;
-    OK(ddl_alloc(endpoint, bytes, &memory));
+    OK(ddl_alloc(process_endpoint, bytes, &memory));
     return memory;
 }
 

@@ -12,7 +12,7 @@ import standin_arrays
 from standin_arrays import GpuArray, Stream
 
 import ddl_jax
-from ddl_core.arguments import OPS
+from ddl_core.calls.arguments import OPS
 from ddl_jax import _build
 
 TOKEN = 17  # as in XLA's header, like the next two

@@ -34,7 +34,7 @@ from ddl_core.errors import Minority
 from ddl_elastic.frameworks.protocol import digest
 from ddl_elastic.step import step as steps
 from ddl_elastic.worker import loop as loops
-from ddl_launch.witness import Witness
+from ddl_launch.rank.witness import Witness
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.base.protocol import TO_WORKER, OutputLine, WorkerReady
-from ddl_launch import witness
+from ddl_launch.rank import witness
 
 if __name__ == "__main__":
     found = environment.take_agent()

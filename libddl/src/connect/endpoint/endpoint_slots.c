@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 
 #include "base/clock.h"
+#include "base/test_points.h"
 #include "base/thread.h"
 #include "connect/endpoint/endpoint_state.h"
 #include "membership/creation.h"
@@ -41,6 +42,7 @@ uint32_t ddl__endpoint_propose_creation(ddl_endpoint *endpoint, ddl__digest fami
 
 void ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family, uint32_t number)
 {
+    (void)DDL__TEST_POINT(DDL__AT_SUPERSEDED, endpoint);
     pthread_mutex_lock(&endpoint->lock);
     ddl__counter *c = find_counter(endpoint, family);
     if (c)

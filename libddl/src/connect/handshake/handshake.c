@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/test_points.h"
 #include "base/text.h"
 #include "net/socket.h"
 
@@ -84,6 +85,8 @@ bool ddl__session_begin(const ddl__job *job, const ddl__hello *hello, const ddl_
 bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
                        ddl__hello *answer)
 {
+    if (label == DDL__AUTH_MEMBER)
+        (void)DDL__TEST_POINT(DDL__AT_ANSWER, answer);
     return ddl__prove(job, session, label, answer, offsetof(ddl__hello, proof), answer->proof);
 }
 

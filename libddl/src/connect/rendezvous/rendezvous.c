@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/text.h"
 
 enum {
@@ -96,6 +97,7 @@ bool ddl__rendezvous_send_list(const ddl__rendezvous_plan *plan, const ddl__sess
     unsigned char mac[DDL__KEY], proof[DDL__KEY];
     ddl__rendezvous_record head = plan->own;
     head.list_bytes = (uint32_t)plan->list_bytes;
+    (void)DDL__TEST_POINT(DDL__AT_GIVING, plan);
     return list_mac(plan, mac) &&
            ddl__prove(job, session, DDL__AUTH_RECORDS, mac, sizeof mac, proof) &&
            ddl__seal_send_all(seal, fd, &head, sizeof head, deadline) &&

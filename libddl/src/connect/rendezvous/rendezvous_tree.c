@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/time_limits.h"
 #include "connect/endpoint/race.h"
 #include "connect/rendezvous/rendezvous.h"
@@ -254,6 +255,7 @@ ddl_status ddl__rendezvous_follow(ddl__rendezvous_plan *plan, const ddl__rendezv
 {
     askers a = {.plan = plan};
     ddl__comm_slot *slot;
+    (void)DDL__TEST_POINT(DDL__AT_ASKING, first);
     ddl_status status = askers_find(&a);
     bool alone = status == DDL_OK && plan->list && !a.n;
     if (status == DDL_OK && !alone)

@@ -31,6 +31,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
 #include "connect/wireup/late_dial.h"
@@ -201,6 +202,7 @@ static void use_open(link_use *u, const opening *o)
     ddl__log(DDL__INFO, "rank %d reaches rank %d on %s over %s", w->rank, u->peer,
              w->addresses[u->peer].host, name);
     u->state = ENDED;
+    (void)DDL__TEST_POINT(DDL__AT_OPENING, u->link);
     if (u->shared)
         ddl__shm_link_connect(u->link, o->arena);
     else

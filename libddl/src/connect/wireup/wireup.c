@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/time_limits.h"
 #include "connect/addresses/discover.h"
 #include "connect/addresses/neighbours.h"
@@ -243,6 +244,7 @@ ddl_status ddl__wireup_look_for_reason(const ddl__wireup *w, bool *is_over)
     const ddl__creation_end fact = {.status = DDL_EPEER};
     *is_over = ddl__creation_handle(w->creation, DDL__CREATION_LOST, &fact, ddl__now()) !=
                DDL__CREATION_LOOK;
+    (void)DDL__TEST_POINT(DDL__AT_REASON, w);
     return ddl__wireup_check_reasons(w);
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/time_limits.h"
 #include "connect/endpoint/race.h"
 #include "net/socket.h"
@@ -103,6 +104,7 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
 static bool accept_next(const ddl__wireup *w, int64_t deadline, bool *pair)
 {
     ddl__accepted accepted;
+    (void)DDL__TEST_POINT(DDL__AT_ACCEPT, w);
     if (!ddl__endpoint_accept(w->endpoint, w->slot, false, deadline, &accepted))
         return false;
     *pair = accept_member(w, &accepted);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/text.h"
 #include "base/time_limits.h"
 #include "membership/creation.h"
@@ -64,11 +65,14 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
     d->hello = *hello;
     if (inproc)
         d->hello.arena = (uintptr_t)ddl__arena_share(w->arena);
-    ddl_status status =
-        ddl__handshake_start(ddl__endpoint_job(w->endpoint), fd, &d->hello, passed,
-                             ddl__wireup_within(w, DDL__ADDRESS_LIMIT), &d->session);
+    ddl_status status = DDL__TEST_POINT(DDL__AT_HELLO, hello);
     if (status == DDL_OK)
-        return status;
+        status = ddl__handshake_start(ddl__endpoint_job(w->endpoint), fd, &d->hello, passed,
+                                      ddl__wireup_within(w, DDL__ADDRESS_LIMIT), &d->session);
+    if (status == DDL_OK) {
+        (void)DDL__TEST_POINT(DDL__HELLO_SENT, hello);
+        return DDL_OK;
+    }
     if (inproc)
         ddl__arena_drop(w->arena); /* the peer did not get the reference */
     ddl__dial_cancel(d);
@@ -86,6 +90,8 @@ ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
     if (status == DDL_OK)
         status = ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd, until.deadline,
                                        &d->session, &handed_over);
+    if (status == DDL_OK)
+        status = DDL__TEST_POINT(DDL__ADMITTED, &d->hello);
     if (status == DDL_OK)
         return status;
     if (d->hello.kind == DDL__CONN_INPROC && !handed_over)

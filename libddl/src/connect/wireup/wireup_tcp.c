@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/time_limits.h"
 #include "connect/endpoint/race.h"
 #include "net/socket.h"
@@ -23,25 +24,20 @@ ddl__path_ends ddl__wireup_path_ends(const ddl__wireup *w, int peer, ddl__path p
     return ends;
 }
 
-/* Start a handshake over a socket that has connected. Takes over fd. */
-static ddl_status start_on_socket(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
-                                  uint8_t kind, unsigned lane, int fd)
-{
-    ddl__hello hello = ddl__wireup_hello(w, peer, kind);
-    hello.lane = (uint8_t)lane;
-    return ddl__dial_start(w, d, fd, &hello);
-}
-
 ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
                                      uint8_t kind, unsigned lane, ddl__path path)
 {
     ddl__path_ends ends = ddl__wireup_path_ends(w, peer, path);
     ddl__until until = ddl__wireup_until(w, DDL__ADDRESS_LIMIT);
-    ddl_status status;
-    int fd = ddl__dial_until(ends.is_bound ? (struct sockaddr *)&ends.from : NULL,
+    ddl__hello hello = ddl__wireup_hello(w, peer, kind);
+    hello.lane = (uint8_t)lane;
+    ddl_status status = DDL__TEST_POINT(DDL__AT_PATH, &hello);
+    int fd = -1;
+    if (status == DDL_OK)
+        fd = ddl__dial_until(ends.is_bound ? (struct sockaddr *)&ends.from : NULL,
                              (struct sockaddr *)&ends.to, ends.length, &until, &status);
     if (fd >= 0)
-        return start_on_socket(w, peer, d, kind, lane, fd);
+        return ddl__dial_start(w, d, fd, &hello);
     d->error = errno;
     return status != DDL_OK ? status : ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
 }
@@ -128,7 +124,8 @@ static ddl_status use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, co
     }
     a->was_accepted = true;
     uint8_t kind = a->first_use ? DDL__CONN_PAIR : DDL__CONN_TCP;
-    ddl_status status = start_on_socket(w, peer, &a->attempt, kind, 0, race->fd);
+    ddl__hello hello = ddl__wireup_hello(w, peer, kind);
+    ddl_status status = ddl__dial_start(w, &a->attempt, race->fd, &hello);
     if (status != DDL_OK)
         next_path(w, peer, a, status);
     return status == DDL_OK && !lanes && !a->first_use ? start_others(w, peer, a) : DDL_OK;

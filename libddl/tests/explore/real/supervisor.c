@@ -24,13 +24,6 @@ enum { STEPS = 2000, REPORT_TRIES = 400 };
 static const unsigned KINDS =
     1u << KILL | 1u << CUT | 1u << STOP | 1u << ABORT | 1u << EXPEL | 1u << LEAVE | 1u << LATE;
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static uint64_t next_random(uint64_t *seed)
 {
     uint64_t z = *seed += 0x9e3779b97f4a7c15;

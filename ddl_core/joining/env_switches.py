@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The effects of environment variables on a process that joins a job.
+
+Every adapter calls these functions, so the variables have the same effect with each of them.
+Importing this file imports almost nothing, because PyTorch's adapter needs it in each job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddl_core import metrics
+
+_log = logging.getLogger("ddl_core")
+
+_lock = threading.Lock()
+_joined: set[str] = set()  # the packages that have joined this process to a job
+_server: metrics.Server | None = None  # exists if DDL_METRICS_PORT is set
+_warned = False  # whether misspelt variables were reported; once is enough
+
+
+def check(rank: int) -> None:
+    """Warn of misspelt variables before this process joins a job, unless another rank does so.
+
+    rank   the number of this rank, negative if it is not known yet. Only rank 0 and ranks without
+           a number warn
+
+    Raises InvalidArgument if DDL_METRICS_PORT is not a port.
+    """
+    global _warned
+    _first_port()
+    if not _warned and rank <= 0:
+        from ddl_core.joining import variables
+
+        for message in variables.misspelt(os.environ):
+            _log.warning(message)
+    _warned = True
+
+
+def joined(package: str, rank: int, local_rank: int) -> None:
+    """Serve metrics if DDL_METRICS_PORT is set. If that fails, the job continues without metrics.
+
+    package   the package that joined the job. The server closes when all of them have called `left`
+    """
+    global _server
+    first = _first_port()
+    with _lock:
+        _joined.add(package)
+        if first is None or _server is not None:
+            return
+        from ddl_core import metrics  # importing http takes as long as the rest of ddl_core
+
+        try:
+            _server = metrics.serve(first + local_rank)
+        except (OSError, OverflowError) as error:
+            _log.warning(
+                "rank %d cannot serve metrics on port %d + %d: %s; set DDL_METRICS_PORT to"
+                " free ports",
+                *(rank, first, local_rank, error),
+            )
+
+
+def left(package: str) -> None:
+    """Close the server if this was the last package in a job."""
+    global _server
+    with _lock:
+        _joined.discard(package)
+        if not _joined and _server is not None:
+            _server.close()
+            _server = None
+
+
+def _first_port() -> int | None:
+    if not os.environ.get("DDL_METRICS_PORT"):
+        return None
+    from ddl_core.joining.environment import metrics_port
+
+    return metrics_port(os.environ)
+
+
+def _forked() -> None:
+    """Forget the parent's jobs. The server belongs to the parent."""
+    global _lock, _server
+    _lock = threading.Lock()
+    _joined.clear()
+    _server = None
+
+
+os.register_at_fork(after_in_child=_forked)
