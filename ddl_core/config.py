@@ -77,7 +77,7 @@ class Config:
             "dead_ms": _milliseconds_or_never(self.dead, "dead"),
             "stall_warn_ms": _milliseconds_or_never(self.stall_warn, "stall_warn"),
             "invariant": _invariant(self.invariant),
-            "wire": _wire(self.wire),
+            "wire": wire_number(self.wire),
         }
 
 
@@ -110,7 +110,8 @@ def _invariant(value: str | None) -> int:
     return int(workers)
 
 
-def _wire(value: str | None) -> int:
+def wire_number(value: str | None) -> int:
+    """Return the ddl_wire of a name, 0 for None. Raises InvalidArgument for another name."""
     if value is not None and value not in WIRES:
         raise InvalidArgument(f"wire is {value!r}; must be one of {', '.join(WIRES)}")
     return 0 if value is None else WIRES[value]

@@ -20,3 +20,4 @@ Op = Literal[
 ]
 GradientOp = Literal["average", "sum"]
 Compression = Literal["f16", "bf16"]  # the type that gradients are sent in
+Wire = Literal["f32", "int8", "int4"]  # what is sent between hosts in place of float32

@@ -124,4 +124,6 @@ FIELD(ddl_options, postscale, 48, 8);
 FIELD(ddl_options, group, 56, 8);
 FIELD(ddl_options, stream, 64, 8);
 FIELD(ddl_options, residual, 72, 8);
-SIZE(ddl_options, 80);
+FIELD(ddl_options, wire, 80, 4);
+FIELD(ddl_options, reserved, 84, 4);
+SIZE(ddl_options, 88);

@@ -123,6 +123,7 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
     size_t n = (size_t)size;
     ddl__runner *runner = &stream->runner;
     stream->tail = &stream->head;
+    stream->packs_from = INT64_MAX;
     runner->rank = rank;
     runner->size = size;
     runner->links = links;
@@ -238,16 +239,11 @@ static const ddl__order *order_for(const ddl__stream *stream, const ddl__call *c
     return in_order ? &stream->order->by_rank : NULL;
 }
 
-/* Return the wire format of a call. Calls that share a buffer are not packed: a large value of one
- * would round another's to 0. */
+/* Return the wire format of a call's plan. Calls that share a buffer are not packed: a large value
+ * of one would round another's to 0. */
 static ddl_wire wire_of(const ddl__stream *stream, const ddl__call *call)
 {
-    bool sums = call->op == DDL_SUM || call->op == DDL_AVERAGE;
-    bool whole = !call->among && !call->order && !call->bundle && !call->hold;
-    return call->kind == DDL__ALLREDUCE && call->dtype == DDL_F32 && sums && whole &&
-                   call->count >= stream->packs_from
-               ? stream->wire
-               : 0;
+    return call->bundle || call->count < stream->packs_from ? 0 : (ddl_wire)call->wire;
 }
 
 static ddl__request stream_request(const ddl__stream *stream, const ddl__call *call)

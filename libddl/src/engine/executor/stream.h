@@ -41,7 +41,6 @@ typedef struct ddl__stream {
     bool all_shared;
     const ddl__topology *topology;
     const ddl_order *order;      /* the order of the ranks' floats; NULL: any; borrowed */
-    ddl_wire wire;               /* the format of sums of f32 between hosts; 0: nothing is packed */
     int64_t packs_from;          /* the fewest elements of a sum that is packed */
     ddl__algorithm by;           /* the algorithm if `choices` have none; 0: the costs choose */
     const ddl__choices *choices; /* measured choices, or NULL; borrowed, like the meter */
