@@ -172,20 +172,10 @@ class _Reducer:
         weakref.finalize(optimizer, _destroy, self._group).atexit = False
         self._residuals = Residuals(self._group)
         if self._wire:
-            optimizer.register_state_dict_post_hook(self._save)
-            optimizer.register_load_state_dict_pre_hook(self._load)
+            save_residuals(optimizer, self._residuals)
         self._begin()
         self._agree()
         self._begun = False
-
-    def _save(self, optimizer: Any, state: dict[str, Any]) -> None:
-        state[RESIDUALS] = self._residuals.state_dict(_numbered(optimizer))
-
-    def _load(self, optimizer: Any, state: dict[str, Any]) -> None:
-        if RESIDUALS in state:
-            self._residuals.load_state_dict(_numbered(optimizer), state[RESIDUALS])
-        else:
-            self._residuals.clear()
 
     def _begin(self) -> None:
         """Begin a step, with the parameters that require gradients now."""
@@ -348,6 +338,22 @@ class _Reducer:
 def trained(optimizer: Any) -> list[Tensor]:
     """Return the parameters that the optimizer trains now."""
     return [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
+
+
+def save_residuals(optimizer: torch.optim.Optimizer, residuals: Residuals) -> None:
+    """Make the optimizer's state_dict contain the residuals, and load_state_dict restore them."""
+
+    def save(optimizer: Any, state: dict[str, Any]) -> None:
+        state[RESIDUALS] = residuals.state_dict(_numbered(optimizer))
+
+    def load(optimizer: Any, state: dict[str, Any]) -> None:
+        if RESIDUALS in state:
+            residuals.load_state_dict(_numbered(optimizer), state[RESIDUALS])
+        else:
+            residuals.clear()
+
+    optimizer.register_state_dict_post_hook(save)
+    optimizer.register_load_state_dict_pre_hook(load)
 
 
 def _numbered(optimizer: Any) -> dict[int, Tensor]:

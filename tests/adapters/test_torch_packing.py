@@ -25,3 +25,9 @@ def test_packed_gradients_train_like_f32(ddlrun: Run, size: int, native: bool) -
     env = {"DDL_LINKS": "tcp", "DDL_TORCH_NATIVE": str(int(native))}
     ended = ddlrun(size, PROGRAM, limit=300, env=env).expect_success()
     assert ended.out.count("done") == size
+
+
+def test_horovod_packs_gradients(ddlrun: Run) -> None:
+    program = PROGRAM.with_name("horovod_packing.py")
+    ended = ddlrun(2, program, limit=300, env={"DDL_LINKS": "tcp"}).expect_success()
+    assert ended.out.count("done") == 2
