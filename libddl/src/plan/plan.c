@@ -93,9 +93,12 @@ static ddl__plan *create_among(const ddl__request *request)
 
 ddl__plan *ddl__plan_create(const ddl__request *request)
 {
+    ddl__request own = *request;
     if (request->among)
         return create_among(request);
-    return create(request, ddl__algorithm_choose(request));
+    if (own.wire && own.size > 1 && !ddl__algorithm_fits(DDL__ALGORITHM_PACKED, &own))
+        own.wire = 0;
+    return create(&own, ddl__algorithm_choose(&own));
 }
 
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name)

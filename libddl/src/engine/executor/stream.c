@@ -75,6 +75,21 @@ static bool make_operands(ddl__runner *runner, int n)
     return more;
 }
 
+/* Log once for each size class, on rank 0, that a wire format is not used. */
+static void warn_unpacked(ddl__plans *plans, const ddl__request *request, const ddl__plan *plan)
+{
+    uint64_t class = (uint64_t)1 << ddl__class_of(request->count * (int64_t)request->element);
+    if (!request->wire || plan->bits || request->rank || request->size == 1 ||
+        plans->warned & class)
+        return;
+    plans->warned |= class;
+    ddl__log(DDL__WARN,
+             "the wire format is %s, but a sum of %lld f32 is sent as f32, because it has too many "
+             "segments: increase segment_bytes, which is %lld",
+             ddl__wire_name(request->wire), (long long)request->count,
+             (long long)request->segment_bytes);
+}
+
 /* Return the plan of a call. The log does not explain the plan if the call itself requests the
  * algorithm, or if it is for some of the ranks. */
 static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *request,
@@ -96,6 +111,7 @@ static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *reque
             return NULL;
         }
         plan_log(request, plan);
+        warn_unpacked(plans, request, plan);
         if (!call->by && !call->among)
             plans_explain(plans, request, plan);
         ddl__plan_destroy(plans->entries[i].plan);

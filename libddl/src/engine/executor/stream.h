@@ -20,7 +20,8 @@ typedef struct ddl__plans {
         ddl_order *order;
     } entries[DDL__PLANS];
     uint64_t explained[DDL__ALLTOALL + 1]; /* bits of the logged size classes, by kind */
-    ddl__plan *uneven;                     /* the last plan only: uneven counts seldom repeat */
+    uint64_t warned;   /* bits of the size classes of sums that cannot be packed */
+    ddl__plan *uneven; /* the last plan only: uneven counts seldom repeat */
 } ddl__plans;
 
 typedef struct ddl__stream {
