@@ -14,7 +14,7 @@ from ddl_core.errors import InvalidArgument
 
 LINKS = {"inproc": 1, "shm": 2, "tcp": 4}
 INVARIANT = {"none": -1, "size": -2}
-WIRES = {"f32": 1, "int8": 2, "int4": 3}
+WIRES = {"f32": 1, "bf16": 4, "int8": 2, "int4": 3}
 WORKERS_MAX = 4096
 INT_MAX = 2**31 - 1
 
@@ -45,8 +45,8 @@ class Config:
                         8 logical workers, whose operands each rank passes to `allreduce_ordered`.
                         "none": the quickest order. None: DDL_INVARIANT, else "none"
     wire                what all-reduces of float32 send between hosts, equal on all members: "f32",
-                        or rounded numbers of fewer bits, "int8" or "int4"; see docs/wire.md. None:
-                        DDL_WIRE, else "f32"
+                        or rounded numbers of fewer bits, "bf16", "int8" or "int4"; see
+                        docs/wire.md. None: DDL_WIRE, else "f32"
     """
 
     links: Iterable[str] | None = None

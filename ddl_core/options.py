@@ -53,7 +53,7 @@ class ReduceOptions(Options, total=False):
                 zeros at first, with what rounding for the wire has lost (see docs/wire.md). The
                 call adds it to `send`, and stores the new errors. None: they are lost
     wire        what this allreduce sends between hosts, equal on all ranks: "f32", or for float32
-                with "sum" or "average" in host memory "int8" or "int4". None: the comm's format
+                with "sum" or "average" in host memory "bf16", "int8" or "int4". None: the comm's
     """
 
     prescale: float

@@ -88,6 +88,7 @@ VALUE(DDL_INVARIANT_SIZE, -2);
 VALUE(DDL_WIRE_F32, 1);
 VALUE(DDL_WIRE_INT8, 2);
 VALUE(DDL_WIRE_INT4, 3);
+VALUE(DDL_WIRE_BF16, 4);
 FIELD(ddl_comm_config, struct_size, 0, 4);
 FIELD(ddl_comm_config, links, 4, 4);
 FIELD(ddl_comm_config, tag, 8, 8);

@@ -295,7 +295,7 @@ static ddl_status check_residual(const ddl__call *call, const ddl_options *own)
 
 static ddl_status check_wire(const ddl_comm *comm, const ddl__call *call, const ddl_options *own)
 {
-    if (own->wire > DDL_WIRE_INT4)
+    if (own->wire > DDL_WIRE_BF16)
         return ddl__fail(DDL_EINVAL, "options.wire is %u; must be 0, or a value of ddl_wire",
                          own->wire);
     if (own->wire <= DDL_WIRE_F32)

@@ -75,7 +75,7 @@ static ddl__plan *create(const ddl__request *request, const ddl__algorithm_entry
         if (plan->folds[i] && plan->folds[i]->operands > plan->operands)
             plan->operands = plan->folds[i]->operands;
     plan->divisor = request->order ? request->order->workers : request->size;
-    plan->bits = request->wire == DDL_WIRE_INT8 ? 8 : request->wire == DDL_WIRE_INT4 ? 4 : 0;
+    plan->bits = ddl__wire_bits(request->wire);
     cut_steps(request, algorithm->descriptor, plan, spans);
     plan->waves = count_waves(plan);
     plan->landing = count_landing(plan);

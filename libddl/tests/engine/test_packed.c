@@ -9,6 +9,8 @@
 
 enum { RANKS = 8, LONGEST = SANITIZED ? 22000 : 200000, STRETCH = 1000, BLOCK = 128 };
 
+/* by ddl_wire; errors are at most 1/limit of the greatest magnitude */
+static const double limits[] = {[DDL_WIRE_INT8] = 127, [DDL_WIRE_INT4] = 7, [DDL_WIRE_BF16] = 256};
 static float inputs[RANKS][LONGEST], results[RANKS][LONGEST];
 static double exact[LONGEST];
 static pthread_barrier_t turns;
@@ -95,7 +97,7 @@ static int64_t least(const ddl_comm *comm)
 }
 
 /* Return true if the first errors are of the size that this wire format makes. */
-static bool errors_are(const float *result, ddl_wire wire, int size, const double *limits)
+static bool errors_are(const float *result, ddl_wire wire, int size)
 {
     double error = 0;
     for (int64_t i = 0; i < STRETCH; i++)
@@ -158,10 +160,10 @@ static void check_group(ddl_comm *comm)
 static void check_call_formats(ddl_comm *comm)
 {
     static float second[RANKS][LONGEST];
-    static const double limits[] = {[DDL_WIRE_INT8] = 127, [DDL_WIRE_INT4] = 7};
+
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     int64_t count = 40000; /* not a small part of a group */
-    for (uint32_t wire = DDL_WIRE_F32; wire <= DDL_WIRE_INT4; wire++)
+    for (uint32_t wire = DDL_WIRE_F32; wire <= DDL_WIRE_BF16; wire++)
         for (int way = 0; way < 3; way++) {
             ddl_options options = {.struct_size = sizeof options, .wire = wire};
             ddl_group *group;
@@ -179,9 +181,9 @@ static void check_call_formats(ddl_comm *comm)
                                  &options, NULL));
                 OK(ddl_group_submit(group, NULL, NULL));
                 ddl_group_destroy(group);
-                CHECK(errors_are(second[rank], DDL_WIRE_F32, size, limits), "f32 in a group");
+                CHECK(errors_are(second[rank], DDL_WIRE_F32, size), "f32 in a group");
             }
-            CHECK(errors_are(result, wire, size, limits), "wire %u, way %d", wire, way);
+            CHECK(errors_are(result, wire, size), "wire %u, way %d", wire, way);
             pthread_barrier_wait(&turns);
             if (rank == 0)
                 check_equal(count, size);
@@ -267,7 +269,7 @@ static void check_exact(ddl_comm *comm)
 static void all_cases(ddl_comm *comm, void *format)
 {
     const int64_t counts[] = {least(comm), least(comm) + 1, least(comm) + 4095, LONGEST};
-    double limit = *(ddl_wire *)format == DDL_WIRE_INT8 ? 127 : 7;
+    double limit = limits[*(ddl_wire *)format];
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         for (int way = 0; way < 4; way++)
             check_one(comm, counts[c], way / 2 ? DDL_AVERAGE : DDL_SUM, way % 2, limit);
@@ -296,10 +298,10 @@ static void *refused(void *argument)
     INVALID(ddl_comm_create(self->all->endpoints[self->rank], addresses, self->all->lengths,
                             self->rank, 2, &config, &comm),
             "invariant sums");
-    config.wire = 4;
+    config.wire = 5;
     INVALID(ddl_comm_create(self->all->endpoints[self->rank], addresses, self->all->lengths,
                             self->rank, 2, &config, &comm),
-            "wire is 4");
+            "wire is 5");
     return NULL;
 }
 
@@ -337,7 +339,7 @@ int main(int argc, char **argv)
     } kinds[] = {{"tcp", DDL_LINK_TCP}, {"hosts", LINKS_HOSTS}, {"interleaved", LINKS_INTERLEAVED}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (int size = 2; size <= RANKS; size += size < 5 ? 1 : 3)
-            for (ddl_wire wire = DDL_WIRE_INT8; wire <= DDL_WIRE_INT4; wire++) {
+            for (ddl_wire wire = DDL_WIRE_INT8; wire <= DDL_WIRE_BF16; wire++) {
                 if (argc < 2 || strcmp(argv[1], kinds[i].name) != 0)
                     continue;
                 pthread_barrier_init(&turns, NULL, (unsigned)size);

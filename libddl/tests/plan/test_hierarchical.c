@@ -208,7 +208,7 @@ static void test_halves(void)
 /* The same request with packed spans between hosts. Return false if there is only one host. */
 static bool check_packed(ddl__request q)
 {
-    q.wire = random_below(2) ? DDL_WIRE_INT8 : DDL_WIRE_INT4;
+    q.wire = (ddl_wire)(DDL_WIRE_INT8 + random_below(3));
     q.by = DDL__ALGORITHM_PACKED;
     q.element = 4;
     q.count += 4096;
