@@ -246,17 +246,20 @@ def equal_rows(argument: str, shape: Sequence[int], size: int) -> int:
     return shape[0] // size
 
 
-def check_gradients(op: str, compression: str | None) -> None:
-    """Check the options of a reduction of gradients."""
+def check_gradients(op: str, compression: str | None, wires: Sequence[str] = ()) -> None:
+    """Check the options of a reduction of gradients. wires: the supported wire formats."""
     if op not in ("average", "sum"):
         raise InvalidArgument(f"op is {op!r}; must be average or sum")
-    check_compression(compression)
+    check_compression(compression, wires)
 
 
-def check_compression(compression: str | None) -> None:
-    """Check the name of the type in which gradients are sent."""
-    if compression not in (None, "f16", "bf16"):
-        raise InvalidArgument(f"compression is {compression!r}; must be None, f16 or bf16")
+def check_compression(compression: str | None, wires: Sequence[str] = ()) -> None:
+    """Check the name of the type or wire format in which gradients are sent."""
+    known = ("f16", "bf16", *wires)
+    if compression is not None and compression not in known:
+        raise InvalidArgument(
+            f"compression is {compression!r}; must be None, {', '.join(known[:-1])} or {known[-1]}"
+        )
 
 
 def average_metrics(

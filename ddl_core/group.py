@@ -54,9 +54,9 @@ class Group(Operations):
     The end of the block submits the operations that are not yet submitted, and waits. After an
     exception it does not. All members collect the same operations in the same order. The methods
     are those of Comm, with the same errors for wrong arguments, but they only collect: the arrays
-    that they return have the results after the submission. They take the options prescale and
-    postscale; timeout, name and stream belong to `submit`. All arrays are in host memory, or all on
-    one GPU.
+    that they return have the results after the submission. They take the options prescale,
+    postscale and wire; timeout, name and stream belong to `submit`. All arrays are in host memory,
+    or all on one GPU.
 
     A complete group may be submitted again, with the present contents of its arrays, or get further
     operations. An active group raises InvalidState. Arrays stay alive as long as the group. A group
@@ -127,7 +127,7 @@ class Group(Operations):
         return f"<ddl_core.Group of {self._comm!r}, {len(self._group.calls)} operations>"
 
     def _run(self, call: Call[Result], given: MessageOptions) -> Result:
-        wrong = {k for k, v in given.items() if v is not None} - {"prescale", "postscale"}
+        wrong = {k for k, v in given.items() if v is not None} - {"prescale", "postscale", "wire"}
         if wrong:
             raise InvalidArgument(
                 f"{min(wrong)} cannot be set for an operation of a group; pass it to submit()"

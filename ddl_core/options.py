@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ddl_core.base._lib import ffi, lib
-from ddl_core.base.config import milliseconds
+from ddl_core.base.config import milliseconds, wire_number
 from ddl_core.calls.buffer import as_buffer
 from ddl_core.calls.gpu import choose_stream
 from ddl_core.errors import InvalidArgument
@@ -52,11 +52,14 @@ class ReduceOptions(Options, total=False):
     residual    for an allreduce of float32 with "sum" or "average": an array of as many float32,
                 zeros at first, with what rounding for the wire has lost (see docs/wire.md). The
                 call adds it to `send`, and stores the new errors. None: they are lost
+    wire        what this allreduce sends between hosts, equal on all ranks: "f32", or for float32
+                with "sum" or "average" in host memory "bf16", "int8" or "int4". None: the comm's
     """
 
     prescale: float
     postscale: float
     residual: Any
+    wire: str | None
 
 
 # The former names for the asynchronous operations.
@@ -114,6 +117,7 @@ def native(
         "prescale": _factor(given.get("prescale"), "prescale"),
         "postscale": _factor(given.get("postscale"), "postscale"),
         "group": ffi.NULL if group is None else group,
+        "wire": wire_number(given.get("wire")),
     }
     residual = _residual(given.get("residual"), buffers)
     if residual is not None:

@@ -126,6 +126,7 @@ class Job:
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
         self._buffers = buffers
+        environment.refuse_wire()
         rate, action = find_options(audit, audit_action)
         self._options: dict[str, Any] = {
             "batch": batch,

@@ -338,4 +338,4 @@ def _allows_join(call: MemberCall) -> bool:
     """Return True if joined members can take part with zeros, or without rows."""
     if call.kind == "allreduce":
         return call.equal[0] in ("Average", "Sum", "Adasum")
-    return call.kind in ("allgather", "barrier")
+    return call.kind in ("allreduce_packed", "allgather", "barrier")

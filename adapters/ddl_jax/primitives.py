@@ -20,7 +20,7 @@ from ddl_jax import programs
 from ddl_jax.effects import EFFECT, EFFECTS
 
 TARGET = "ddl"  # the target's name in XLA of csrc/handler.c
-ON_CPUS_ONLY = ("add", "allreduce_parts", "reduce_scatter_parts")
+ON_CPUS_ONLY = ("add", "allreduce_packed", "allreduce_parts", "reduce_scatter_parts")
 
 Array = Any
 Rule = Callable[..., Any]
@@ -130,6 +130,9 @@ def _rows(array: Any, rows: int) -> list[Any]:
 # Takes any number of arrays, and the parameters op and shared: whether all ranks compute one loss,
 # see shared_p.
 allreduce_p = _define("allreduce", _like, in_place=True)
+# Takes an array of float32 and this rank's residual of the same shape, and the parameters op and
+# wire; the second result is the new residual.
+allreduce_packed_p = _define("allreduce_packed", _like, in_place=True)
 broadcast_p = _define("broadcast", _like, in_place=True)  # root
 reduce_p = _define("reduce", _like)  # the sum on the root, zeros elsewhere; root
 allgather_p = _define("allgather", lambda array, size, **_: _rows(array, array.shape[0] * size))

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +13,20 @@ import numpy as np
 from jax import Array
 
 from ddl_core import adapter
+from ddl_core.base.config import wire_number
+from ddl_core.calls.arguments import op_value
 from ddl_core.errors import InvalidArgument
+from ddl_jax import primitives
 from ddl_jax.collectives import broadcast, grouped_allreduce
+from ddl_jax.communicators import members
 from ddl_jax.world import rank
 
 if TYPE_CHECKING:
-    from ddl_core.base.names import Compression, GradientOp
+    from ddl_core.base.names import AnyCompression, Compression, GradientOp
 
 Tree = TypeVar("Tree")
 
+_WIRES = ("int8", "int4")
 _COMPRESSED = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
 
 
@@ -35,6 +41,11 @@ def allreduce_gradients(
     All ranks call it, with trees of the same structure. Raises like `allreduce`, and
     InvalidArgument for another compression.
     """
+    if compression in _WIRES:
+        raise InvalidArgument(
+            f"compression is {compression}, which needs a state for what rounding loses; use"
+            " gradient_transformation, or f16 or bf16"
+        )
     adapter.check_compression(compression)
     dtype = _COMPRESSED[compression]
     if dtype is None:
@@ -78,17 +89,68 @@ def value_and_grad(
     return global_value_and_grad
 
 
+class PackedState(NamedTuple):
+    """The state of a `gradient_transformation` that packs gradients.
+
+    residual  what rounding has lost of this rank's gradients of float32, one after another
+    """
+
+    residual: Array
+
+
 def gradient_transformation(
-    op: GradientOp = "average", *, compression: Compression | None = None
+    op: GradientOp = "average", *, compression: AnyCompression | None = None
 ) -> Any:
     """Return an optax.GradientTransformation that averages or sums the gradients of all ranks, for
-    the first place in an optax.chain. op, compression: as for `allreduce_gradients`."""
+    the first place in an optax.chain.
+
+    op           as for `allreduce_gradients`
+    compression  as for `allreduce_gradients`; or "int8" or "int4": gradients of float32 in CPU
+                 memory are sent between hosts in a quarter or an eighth of the bytes, see
+                 docs/wire.md. What rounding loses is added to the next gradients. It is in the
+                 state, which differs between ranks: save and restore it on each rank
+    """
     import optax
+
+    adapter.check_compression(compression, _WIRES)
+    if compression in _WIRES:
+        return optax.GradientTransformation(_zero_state, functools.partial(_pack, op, compression))
 
     def update(updates: Any, state: Any, parameters: Any = None) -> Any:
         return allreduce_gradients(updates, op, compression=compression), state
 
     return optax.GradientTransformation(lambda parameters: optax.EmptyState(), update)
+
+
+def _is_packed(leaf: Any) -> bool:
+    return bool(jnp.result_type(leaf) == jnp.float32)
+
+
+def _zero_state(parameters: Any) -> PackedState:
+    packed = [leaf for leaf in jax.tree.leaves(parameters) if _is_packed(leaf)]
+    return PackedState(jnp.zeros(sum(map(jnp.size, packed)), jnp.float32))
+
+
+def _pack(
+    op: str, wire: str, gradients: Tree, state: PackedState, parameters: Any = None
+) -> tuple[Tree, PackedState]:
+    """Return the combined gradients, and the state with the new residual."""
+    leaves, tree = jax.tree.flatten(gradients)
+    chosen = [i for i, leaf in enumerate(leaves) if _is_packed(leaf)]
+    others = [i for i, leaf in enumerate(leaves) if not _is_packed(leaf)]
+    for i, reduced in zip(others, grouped_allreduce([leaves[i] for i in others], op), strict=True):
+        leaves[i] = reduced
+    if not chosen:
+        return jax.tree.unflatten(tree, leaves), state
+    flat = jnp.concatenate([jnp.ravel(leaves[i]) for i in chosen])
+    which, _, ranks = members(None)
+    flat, residual = primitives.allreduce_packed_p.bind(
+        *(flat, state.residual), op=op_value(op), wire=wire_number(wire), comm=which, size=ranks
+    )
+    ends = np.cumsum([jnp.size(leaves[i]) for i in chosen])[:-1]
+    for i, part in zip(chosen, jnp.split(flat, ends), strict=True):
+        leaves[i] = part.reshape(jnp.shape(leaves[i]))
+    return jax.tree.unflatten(tree, leaves), PackedState(residual)
 
 
 def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:

@@ -23,6 +23,7 @@ from ddl_tensorflow.collectives import (
     reduce_scatter,
 )
 from ddl_tensorflow.communicators import Communicator, split, subset
+from ddl_tensorflow.packing import gradient_residual
 from ddl_tensorflow.training import (
     DistributedGradientTape,
     allgather_object,
@@ -54,6 +55,7 @@ __all__ = [
     "broadcast",
     "broadcast_object",
     "broadcast_parameters",
+    "gradient_residual",
     "grouped_allreduce",
     "init",
     "is_initialized",

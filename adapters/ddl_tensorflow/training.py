@@ -20,11 +20,12 @@ from ddl_tensorflow.collectives import (
     grouped_allreduce,
 )
 from ddl_tensorflow.communicators import Communicator, members
+from ddl_tensorflow.packing import WIRES, allreduce_packed
 
 if TYPE_CHECKING:
-    from ddl_core.base.names import Compression, GradientOp
+    from ddl_core.base.names import AnyCompression, GradientOp
 
-_COMPRESSED = {None: None, "f16": tf.float16, "bf16": tf.bfloat16}
+_COMPRESSED = {"f16": tf.float16, "bf16": tf.bfloat16}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # AutoGraph is not needed for functions that are traced here.
@@ -36,7 +37,8 @@ def allreduce_gradients(
     gradients: Sequence[Any],
     *,
     op: GradientOp = "average",
-    compression: Compression | None = None,
+    compression: AnyCompression | None = None,
+    residual: tf.Variable | None = None,
     sparse_as_dense: bool = False,
     name: str | None = None,
     comm: Communicator | None = None,
@@ -47,7 +49,11 @@ def allreduce_gradients(
                     all ranks
     op              "average" or "sum"
     compression     "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
-                    halves or quarters the bytes and costs precision
+                    halves or quarters the bytes and costs precision. "int8" or "int4": gradients of
+                    float32 are sent between hosts in a quarter or an eighth of the bytes, see
+                    docs/wire.md; not in functions that XLA compiles
+    residual        for "int8" and "int4": a variable of `gradient_residual` with what rounding has
+                    lost, which is added to the next gradients
     sparse_as_dense convert IndexedSlices to tensors; otherwise the ranks' slices are concatenated
     by an
                     all-gather each, and repeated indices add up when they are applied
@@ -55,8 +61,8 @@ def allreduce_gradients(
 
     All ranks call it. Raises InvalidArgument for arguments out of range, and like `allreduce`.
     """
-    adapter.check_gradients(op, compression)
-    members(comm)  # raises InvalidState before init
+    adapter.check_gradients(op, compression, WIRES)
+    number, *_ = members(comm)  # raises InvalidState before init
     result = list(gradients)
     dense: dict[int, tf.Tensor] = {}
     for index, gradient in enumerate(result):
@@ -67,6 +73,14 @@ def allreduce_gradients(
                 result[index] = _gather_slices(gradient, op, name and f"{name}/{index}", comm)
         elif gradient is not None:
             dense[index] = checked("grouped_allreduce", gradient, f"gradients[{index}]", op)
+    if compression in WIRES:
+        packed = {i: each for i, each in dense.items() if each.dtype == tf.float32}
+        dense = {i: each for i, each in dense.items() if i not in packed}
+        own = name and f"{name}/packed"
+        how = (residual, op, str(compression), own, number)
+        sums = allreduce_packed(list(packed.values()), *how) if packed else []
+        for index, sum_ in zip(packed, sums, strict=True):
+            result[index] = sum_
     sent = [_narrowed(each, compression) for each in dense.values()]
     reduced = grouped_allreduce(sent, op, name, comm=comm)
     for (index, gradient), sum_ in zip(dense.items(), reduced, strict=True):
@@ -95,15 +109,16 @@ class DistributedGradientTape:
         persistent: bool = False,
         watch_accessed_variables: bool = True,
         op: GradientOp = "average",
-        compression: Compression | None = None,
+        compression: AnyCompression | None = None,
+        residual: tf.Variable | None = None,
         sparse_as_dense: bool = False,
         comm: Communicator | None = None,
     ) -> None:
-        adapter.check_gradients(op, compression)
+        adapter.check_gradients(op, compression, WIRES)
         members(comm)
         self._tape = tape or tf.GradientTape(persistent, watch_accessed_variables)
         self._op = op
-        self._compression = compression
+        self._compression, self._residual = compression, residual
         self._sparse_as_dense = sparse_as_dense
         self._comm = comm
 
@@ -126,6 +141,7 @@ class DistributedGradientTape:
             tf.nest.flatten(own),
             op=self._op,
             compression=self._compression,
+            residual=self._residual,
             sparse_as_dense=self._sparse_as_dense,
             comm=self._comm,
         )
@@ -198,7 +214,7 @@ def average_metrics(
 
 
 def _narrowed(tensor: tf.Tensor, compression: str | None) -> tf.Tensor:
-    dtype = _COMPRESSED[compression]
+    dtype = _COMPRESSED.get(compression or "")
     return tf.cast(tensor, dtype) if dtype and tensor.dtype in (tf.float32, tf.float64) else tensor
 
 

@@ -34,6 +34,7 @@ from ddl_torch.collectives import (
 )
 from ddl_torch.optimizer import DistributedOptimizer
 from ddl_torch.options import Options
+from ddl_torch.packing import GradientCompression, compress_gradients
 from ddl_torch.parts import allreduce_parts, reduce_scatter_parts
 from ddl_torch.serving import serve
 from ddl_torch.state import (
@@ -55,6 +56,7 @@ from ddl_torch.world import (
 
 __all__ = [
     "DistributedOptimizer",
+    "GradientCompression",
     "Options",
     "SyncBatchNorm",
     "Work",
@@ -74,6 +76,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "compress_gradients",
     "grouped_allreduce",
     "grouped_allreduce_async",
     "init",

@@ -16,13 +16,15 @@ from torch.distributed import distributed_c10d
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddl_torch.collectives import Work
+from ddl_torch.packing import WIRES, Residuals, require_host, start
 from ddl_torch.world import adapter, private_group
 
 if TYPE_CHECKING:
-    from ddl_core.base.names import Compression, GradientOp
+    from ddl_core.base.names import AnyCompression, GradientOp
 
 _hooks: Any = WeakTensorKeyDictionary()  # by parameter
-_COMPRESSED = {None: None, "f16": torch.float16, "bf16": torch.bfloat16}
+_COMPRESSED = {"f16": torch.float16, "bf16": torch.bfloat16}
+RESIDUALS = "ddl_residuals"  # in the state_dict of an optimizer with residuals
 FROZEN = (
     "backward() gave a gradient to a parameter that was frozen after the forward pass; freeze"
     " parameters before it"
@@ -34,7 +36,7 @@ def DistributedOptimizer(
     *,
     op: GradientOp = "average",
     backward_passes_per_step: int = 1,
-    compression: Compression | None = None,
+    compression: AnyCompression | None = None,
     bucket_bytes: int = 16 << 20,
 ) -> torch.optim.Optimizer:
     """Make the optimizer apply the combined gradients of all ranks, and return it.
@@ -49,7 +51,10 @@ def DistributedOptimizer(
     backward_passes_per_step  number of backward() calls before each step(); the gradients add up as
                  usual, and are reduced once, in the last call
     compression  "f16" or "bf16" sends float32 and float64 gradients in this type, which halves or
-                 quarters the bytes and costs precision
+                 quarters the bytes and costs precision. "int8" or "int4" sends float32 gradients
+                 in CPU memory between hosts in a quarter or an eighth of the bytes, see
+                 docs/wire.md. state_dict() then contains what rounding has lost on this rank, which
+                 is added to the next gradients: save and load it on each rank
     bucket_bytes the approximate size of the groups in which gradients are reduced
 
     All ranks call this with the same parameters in the same order. They wait for each other to
@@ -65,16 +70,14 @@ def DistributedOptimizer(
     or if ranks train different parameters. Later, backward(), synchronize() and step() raise
     InvalidState if called in a wrong order, and the errors of `allreduce`.
     """
-    adapter().check_gradients(op, compression)
+    adapter().check_gradients(op, compression, WIRES)
     if backward_passes_per_step < 1:
         raise adapter().InvalidArgument(
             f"backward_passes_per_step is {backward_passes_per_step}; must be at least 1"
         )
     if hasattr(optimizer, "synchronize"):
         raise adapter().InvalidArgument("optimizer is already a DistributedOptimizer")
-    reducer = _Reducer(
-        optimizer, op, backward_passes_per_step, _COMPRESSED[compression], bucket_bytes
-    )
+    reducer = _Reducer(optimizer, op, backward_passes_per_step, compression, bucket_bytes)
     optimizer.synchronize = reducer.synchronize  # type: ignore[attr-defined]
     optimizer.__getstate__ = refuse_copy  # type: ignore[method-assign]
     optimizer.register_step_pre_hook(reducer.before_step)
@@ -144,12 +147,14 @@ class _Reducer:
         optimizer: torch.optim.Optimizer,
         op: str,
         passes: int,
-        compressed: torch.dtype | None,
+        compression: str | None,
         bucket_bytes: int,
     ) -> None:
+        self._name = op
         self._op = dist.ReduceOp.AVG if op == "average" else dist.ReduceOp.SUM
         self._passes = passes
-        self._compressed = compressed
+        self._compressed = _COMPRESSED.get(compression or "")
+        self._wire = compression if compression in WIRES else None
         self._bucket_bytes = bucket_bytes
         self._optimizer = weakref.ref(optimizer)
         self._buckets: list[_Bucket] = []
@@ -165,6 +170,9 @@ class _Reducer:
         self._group = private_group()
         self._store = distributed_c10d._get_process_group_store(self._group)
         weakref.finalize(optimizer, _destroy, self._group).atexit = False
+        self._residuals = Residuals(self._group)
+        if self._wire:
+            save_residuals(optimizer, self._residuals)
         self._begin()
         self._agree()
         self._begun = False
@@ -294,10 +302,13 @@ class _Reducer:
     def _start(self, bucket: _Bucket) -> None:
         self._started += 1
         dense: list[Tensor] = []
+        packed: list[Tensor] = []  # the parameters whose gradients are packed
         for parameter in bucket.parameters:
             own = gradient(parameter, self._sparse)
             if own.is_sparse:
                 bucket.sparse.append(own)
+            elif self._wire and own.dtype == torch.float32:
+                packed.append(parameter)
             elif self._compressed is None or own.dtype not in (torch.float32, torch.float64):
                 dense.append(own.detach())  # with create_graph, gradients require grad
             else:
@@ -308,11 +319,46 @@ class _Reducer:
             options = dist.AllreduceCoalescedOptions()
             options.reduceOp = self._op
             bucket.works.append(Work(self._group.allreduce_coalesced(dense, options), dense))
+        if packed:
+            self._start_packed(bucket, packed)
+
+    def _start_packed(self, bucket: _Bucket, parameters: list[Tensor]) -> None:
+        assert self._wire is not None
+        require_host(self._wire, parameters)
+        owns = [each.grad.detach() for each in parameters if each.grad is not None]
+        flat = torch.cat([own.flatten() for own in owns])
+        residual = self._residuals.flat(parameters)
+        bucket.works.append(Work(start(self._group, flat, residual, self._name, self._wire), flat))
+        sent = flat.split([own.numel() for own in owns])
+        bucket.compressed += [
+            (own, part.view_as(own)) for own, part in zip(owns, sent, strict=True)
+        ]
 
 
 def trained(optimizer: Any) -> list[Tensor]:
     """Return the parameters that the optimizer trains now."""
     return [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
+
+
+def save_residuals(optimizer: torch.optim.Optimizer, residuals: Residuals) -> None:
+    """Make the optimizer's state_dict contain the residuals, and load_state_dict restore them."""
+
+    def save(optimizer: Any, state: dict[str, Any]) -> None:
+        state[RESIDUALS] = residuals.state_dict(_numbered(optimizer))
+
+    def load(optimizer: Any, state: dict[str, Any]) -> None:
+        if RESIDUALS in state:
+            residuals.load_state_dict(_numbered(optimizer), state[RESIDUALS])
+        else:
+            residuals.clear()
+
+    optimizer.register_state_dict_post_hook(save)
+    optimizer.register_load_state_dict_pre_hook(load)
+
+
+def _numbered(optimizer: Any) -> dict[int, Tensor]:
+    """Return the optimizer's parameters by their numbers in its state_dict."""
+    return dict(enumerate(p for part in optimizer.param_groups for p in part["params"]))
 
 
 def identities(optimizer: Any) -> list[int]:

@@ -68,7 +68,7 @@ def _reduce(operands: Tensor, workers: int, op: Op, group: Any, scatters: bool) 
     from ddl_core.calls.order import add_at, contiguous
 
     name = "reduce_scatter_parts" if scatters else "allreduce_parts"
-    backend = _backend(group)
+    backend = ddl_backend(group)
     rank, size = backend.rank(), backend.size()
     order = contiguous(workers, size)
     number = op_value(op)
@@ -93,8 +93,9 @@ def _reduce(operands: Tensor, workers: int, op: Op, group: Any, scatters: bool) 
     return result
 
 
-def _backend(group: Any) -> Any:
-    """Return the group's backend."""
+def ddl_backend(group: Any) -> Any:
+    """Return the group's backend; None: the default group. Raises InvalidState before
+    torch.distributed is initialized, and ValueError if it is not a group of ddl."""
     if not dist.is_initialized():
         raise adapter().not_joined("ddl_torch")
     group = dist.group.WORLD if group is None else group

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from ddl_torch.collectives import broadcast_async
+from ddl_torch.optimizer import RESIDUALS
 from ddl_torch.world import adapter, group, rank, size
 
 
@@ -70,7 +71,9 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root: int = 0) -
         tensors.append(torch.empty(outline.shape, dtype=outline.dtype, device=outline.device))
         return tensors[-1]
 
-    state = tree_map_only(Tensor, outline, optimizer.state_dict()) if rank() == root else None
+    own = optimizer.state_dict() if rank() == root else {}
+    own.pop(RESIDUALS, None)  # they are of one rank only
+    state = tree_map_only(Tensor, outline, own) if rank() == root else None
     state = broadcast_object(state, root)
     if rank() == root:
         _broadcast(tensors, root)

@@ -14,7 +14,7 @@ from ddl_core.errors import InvalidArgument
 
 LINKS = {"inproc": 1, "shm": 2, "tcp": 4}
 INVARIANT = {"none": -1, "size": -2}
-WIRES = {"f32": 1, "int8": 2, "int4": 3}
+WIRES = {"f32": 1, "bf16": 4, "int8": 2, "int4": 3}
 WORKERS_MAX = 4096
 INT_MAX = 2**31 - 1
 
@@ -45,8 +45,8 @@ class Config:
                         8 logical workers, whose operands each rank passes to `allreduce_ordered`.
                         "none": the quickest order. None: DDL_INVARIANT, else "none"
     wire                what all-reduces of float32 send between hosts, equal on all members: "f32",
-                        or rounded numbers of fewer bits, "int8" or "int4"; see docs/wire.md. None:
-                        DDL_WIRE, else "f32"
+                        or rounded numbers of fewer bits, "bf16", "int8" or "int4"; see
+                        docs/wire.md. None: DDL_WIRE, else "f32"
     """
 
     links: Iterable[str] | None = None
@@ -77,7 +77,7 @@ class Config:
             "dead_ms": _milliseconds_or_never(self.dead, "dead"),
             "stall_warn_ms": _milliseconds_or_never(self.stall_warn, "stall_warn"),
             "invariant": _invariant(self.invariant),
-            "wire": _wire(self.wire),
+            "wire": wire_number(self.wire),
         }
 
 
@@ -110,7 +110,8 @@ def _invariant(value: str | None) -> int:
     return int(workers)
 
 
-def _wire(value: str | None) -> int:
+def wire_number(value: str | None) -> int:
+    """Return the ddl_wire of a name, 0 for None. Raises InvalidArgument for another name."""
     if value is not None and value not in WIRES:
         raise InvalidArgument(f"wire is {value!r}; must be one of {', '.join(WIRES)}")
     return 0 if value is None else WIRES[value]

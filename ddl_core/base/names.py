@@ -20,3 +20,5 @@ Op = Literal[
 ]
 GradientOp = Literal["average", "sum"]
 Compression = Literal["f16", "bf16"]  # the type that gradients are sent in
+AnyCompression = Literal["f16", "bf16", "int8", "int4"]  # or their wire format
+Wire = Literal["f32", "bf16", "int8", "int4"]  # what is sent between hosts in place of float32

@@ -204,6 +204,16 @@ def audit() -> tuple[float, str] | None:
     return float(rate), action
 
 
+def refuse_wire() -> None:
+    """Raise ValueError if DDL_WIRE would round sums."""
+    wire = os.environ.get("DDL_WIRE", "")
+    if wire not in ("", "f32"):
+        raise ValueError(
+            f"DDL_WIRE is {wire}, but an elastic job adds gradients without rounding them for the"
+            " wire, so that its bits do not depend on the number of workers; unset DDL_WIRE"
+        )
+
+
 def is_agent_taken() -> bool:
     """Return True if the program, or a process that it forked, has joined the job."""
     return bool(_taken and _taken[0])

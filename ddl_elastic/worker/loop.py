@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ddl_core import Comm
+from ddl_elastic.base import environment
 from ddl_elastic.base.audits import AuditError, find_options
 from ddl_elastic.frameworks.protocol import (
     MODE,
@@ -121,6 +122,7 @@ class Loop:
         audit: float | None = None,
         audit_action: str | None = None,
     ) -> None:
+        environment.refuse_wire()
         self.framework = framework
         self.checks, self._strict = Checks(framework, self._report_hidden), strict
         self.batch, self.logical, self.seed = batch, logical, seed

@@ -136,7 +136,7 @@ def test_abi_is_as_recorded(debug_library: Path) -> None:
     [
         ("name='ddl_comm_rank' version='DDL_0.1'", "name='ddl_comm_rank' version='DDL_0.2'"),
         ("name='ddl_comm_rank' version='DDL_0.1'", "name='ddl_comm_range' version='DDL_0.1'"),
-        ("name='ddl_options' size-in-bits='640'", "name='ddl_options' size-in-bits='448'"),
+        ("name='ddl_options' size-in-bits='704'", "name='ddl_options' size-in-bits='448'"),
         ("name='DDL_AVERAGE' value='2'", "name='DDL_AVERAGE' value='7'"),
     ],
 )

@@ -45,6 +45,15 @@ def test_all_is_shown() -> None:
     assert len(SHOWN) == 7
 
 
+def test_packed_gradients_train_like_f32(ddlrun: Run) -> None:
+    """Ranks that are joined by TCP count as hosts."""
+    if importlib.util.find_spec("optax") is None:
+        pytest.skip("there is no optax")
+    program = Path(__file__).parent / "programs" / "jax_packing.py"
+    ended = ddlrun(2, program, limit=240, env={"DDL_LINKS": "tcp"}).expect_success()
+    assert ended.out.count("done") == 2
+
+
 def test_helpers(ddlrun: Run) -> None:
     text = """
 import jax, jax.numpy as jnp, numpy as np

@@ -72,6 +72,13 @@ def test_program(
     assert (said in ended.err) == (word == "interpreted")
 
 
+def test_packed_gradients_train_like_f32(ddlrun: Run) -> None:
+    """Ranks that are joined by TCP count as hosts."""
+    env = {**QUIET, "DDL_LINKS": "tcp"}
+    ended = ddlrun(2, PROGRAMS / "tensorflow_packing.py", env=env, limit=240).expect_success()
+    assert ended.out.count("done") == 2
+
+
 MANY_GRADIENTS = """
 import tensorflow as tf
 import ddl_tensorflow as ddl

@@ -404,6 +404,10 @@ def test_an_optimizer_with_a_closure_is_refused() -> None:
     model = nn.Linear(3, 2)
     with pytest.raises(TypeError, match="optimizer is an LBFGS, which computes the loss several"):
         elastic.TorchAdapter(model, torch.optim.LBFGS(model.parameters()))
+    distributed: Any = torch.optim.SGD(model.parameters())
+    distributed.synchronize = lambda: None  # as ddl_torch.DistributedOptimizer sets it
+    with pytest.raises(TypeError, match="optimizer is a DistributedOptimizer: an elastic job adds"):
+        elastic.TorchAdapter(model, distributed)
 
 
 def test_foreign_parameters_are_refused() -> None:

@@ -186,6 +186,16 @@ def grouped_allreduce(
     return [compression.decompress(*each) for each in zip(results, contexts, strict=True)]
 
 
+def packed_allreduce_async_(
+    tensor: Tensor, residual: Tensor, wire: str, name: str, op: Reduction, process_set: ProcessSet
+) -> int:
+    """Start to combine a flat tensor of float32 in place, in this wire format."""
+    executor = process_set.executor()
+    call = _call("allreduce_packed", executor.name(name), [tensor], [op.name, wire])
+    perform = performers.allreduce_packed(tensor, residual, op.name, wire)
+    return _handle(executor.submit(call, perform), lambda result: result)
+
+
 def sparse_allreduce_async(
     tensor: Tensor,
     name: str,

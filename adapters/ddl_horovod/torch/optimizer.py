@@ -15,10 +15,11 @@ from torch import Tensor
 
 from ddl_core.errors import InvalidState
 from ddl_horovod.common import Adasum, Average, Reduction, Sum
-from ddl_horovod.torch.compression import Compression
+from ddl_horovod.torch.compression import Compression, PackedCompressor
 from ddl_horovod.torch.operations import (
     exchange_async,
     grouped_allreduce_async_,
+    packed_allreduce_async_,
     sparse_allreduce_async,
     synchronize,
 )
@@ -32,8 +33,10 @@ from ddl_torch.optimizer import (
     gradient,
     identities,
     refuse_copy,
+    save_residuals,
     trained,
 )
+from ddl_torch.packing import Residuals, require_host
 
 
 def DistributedOptimizer(
@@ -56,7 +59,10 @@ def DistributedOptimizer(
     pickled.
 
     named_parameters           model.named_parameters(); must name all parameters of the optimizer
-    compression                Compression.fp16 sends gradients in float16
+    compression                Compression.fp16 sends gradients in float16. Compression.int8 or int4
+                               sends those of float32 in CPU memory between hosts in a quarter or
+                               an eighth of the bytes; state_dict() then contains what rounding has
+                               lost on this rank, so save and load it on each rank
     backward_passes_per_step   number of backward() calls before each step()
     op                         Average, Sum or Adasum
     gradient_predivide_factor  f: with Average, divide gradients by f before they are added, and by
@@ -77,6 +83,12 @@ def DistributedOptimizer(
         raise ValueError("gradient_predivide_factor is set, but op is not Average")
     if op not in (Average, Sum, Adasum):
         raise ValueError(f"op is {op}; must be one of Average, Sum, Adasum")
+    packs = isinstance(compression, type) and issubclass(compression, PackedCompressor)
+    if packs and (op == Adasum or gradient_predivide_factor != 1.0):
+        raise ValueError(
+            f"compression is Compression.{compression.wire}, which supports neither Adasum nor"
+            " gradient_predivide_factor"
+        )
     if backward_passes_per_step < 1:
         raise ValueError(
             f"backward_passes_per_step is {backward_passes_per_step}; must be at least 1"
@@ -185,6 +197,7 @@ class _GroupReducer:
         self.calls = Counter[Tensor]()  # backward() calls since the last synchronize()
         self._optimizer = weakref.ref(optimizer)
         self._named, self._compression = named, compression
+        self._wire: str | None = getattr(compression, "wire", None)
         self._op, self._predivide = op, predivide
         self._sparse_as_dense, self._process_set = sparse_as_dense, process_set
         self._sparse: dict[Tensor, int] = {}
@@ -196,6 +209,9 @@ class _GroupReducer:
         self._works: dict[int, Callable[[], None]] = {}  # waits for started groups, by id(group)
         self._suffix = ""
         if process_set.included():
+            self._residuals = Residuals(process_set)
+            if self._wire:
+                save_residuals(optimizer, self._residuals)
             number = process_set.executor().count_optimizer()
             self._suffix = f".{number}" if number else ""
 
@@ -264,12 +280,19 @@ class _GroupReducer:
 
     def _start(self, group: list[Tensor]) -> None:
         dense, sparse, sent, contexts = [], [], [], []
+        packed: list[Tensor] = []  # parameters whose gradients are packed
         for parameter in self._members(group):
             own = gradient(parameter, self._sparse).detach()
             name = f"{self._named[parameter]}{self._suffix}"
             if own.is_sparse and not self._sparse_as_dense:
                 work = sparse_allreduce_async(own, f"sparse.{name}", self._op, self._process_set)
                 sparse.append((parameter, work))
+            elif self._wire and own.dtype == torch.float32:
+                packed.append(parameter)
+            elif self._wire:
+                dense.append(parameter)
+                sent.append(own.to_dense())
+                contexts.append(None)
             else:
                 dense.append(parameter)
                 compressed, context = self._compression.compress(own.to_dense())
@@ -285,19 +308,48 @@ class _GroupReducer:
                 sent, None, name, self._op, before, after, self._process_set
             )
 
+        unpack = self._start_packed(packed) if packed else lambda: None
+
         def finish() -> None:
+            unpack()
             for parameter, work in sparse:
                 parameter.grad = work()
             results = synchronize(handle) if dense else []
             for parameter, result, context in zip(dense, results, contexts, strict=True):
                 assert parameter.grad is not None
-                combined = self._compression.decompress(result, context)
+                combined = result if self._wire else self._compression.decompress(result, context)
                 if parameter.grad.is_sparse:  # sparse optimizers need it sparse
                     parameter.grad = combined.to_sparse(parameter.grad.sparse_dim())
                 else:
                     parameter.grad.detach().copy_(combined)
 
         self._works[id(group)] = finish
+
+    def _start_packed(self, parameters: list[Tensor]) -> Callable[[], None]:
+        """Start to combine gradients in the wire format. Return a function that waits for them."""
+        assert self._wire is not None
+        require_host(f"Compression.{self._wire}", parameters)
+        owns = [gradient(each, self._sparse).detach() for each in parameters]
+        flat = torch.cat([own.to_dense().flatten() for own in owns])
+        name = f"packed.{self._named[parameters[0]]}{self._suffix}"
+        handle = packed_allreduce_async_(
+            *(flat, self._residuals.flat(parameters), self._wire, name),
+            *(self._op, self._process_set),
+        )
+
+        def finish() -> None:
+            synchronize(handle)
+            for parameter, part in zip(
+                parameters, flat.split([own.numel() for own in owns]), strict=True
+            ):
+                assert parameter.grad is not None
+                dense = part.view(parameter.grad.shape)
+                if parameter.grad.is_sparse:
+                    parameter.grad = dense.to_sparse(parameter.grad.sparse_dim())
+                else:
+                    parameter.grad.detach().copy_(dense)
+
+        return finish
 
 
 def _named(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ddl_horovod.common import parts
 from ddl_horovod.executor import MemberCall, Perform
+from ddl_torch.packing import start
 
 _OPS = {
     "Average": dist.ReduceOp.AVG,
@@ -35,6 +36,16 @@ def allreduce(
                 dist.all_reduce(moved, _OPS[op], group=group)
             output.detach().copy_(moved * postscale if postscale != 1 else moved)
         return outputs
+
+    return perform
+
+
+def allreduce_packed(tensor: Tensor, residual: Tensor, op: str, wire: str) -> Perform:
+    """Reduce a flat tensor of float32 in place, in this wire format."""
+
+    def perform(group: Any, calls: list[MemberCall]) -> Tensor:
+        start(group, tensor, residual, op.lower(), wire).wait()
+        return tensor
 
     return perform
 

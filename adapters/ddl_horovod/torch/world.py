@@ -57,6 +57,10 @@ class _TorchMembers:
         if call.kind == "allreduce":
             op, prescale, postscale = call.equal
             performers.allreduce(tensors, tensors, op, prescale, postscale)(self.group, calls)
+        elif call.kind == "allreduce_packed":
+            (zeros,) = tensors
+            how = (zeros, torch.zeros_like(zeros), *call.equal)
+            performers.allreduce_packed(*how)(self.group, calls)
         elif call.kind == "allgather":
             performers.allgather([tensor[:0] for tensor in tensors])(self.group, calls)
         else:

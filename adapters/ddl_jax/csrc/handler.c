@@ -169,6 +169,19 @@ static ddl_status grouped_allreduce(ddl_comm *comm, const XLA_FFI_CallFrame *fra
     return status;
 }
 
+/* A sum of float32 in a wire format, and the new residual of this rank. */
+static ddl_status allreduce_packed(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
+                                   const ddl_options *options)
+{
+    const XLA_FFI_Buffer *before = given(frame, 1), *after = result(frame, 1);
+    ddl_options packed = *options;
+    packed.wire = (uint32_t)number(frame, "wire");
+    packed.residual = after->data;
+    if (after->data != before->data)
+        memcpy(after->data, before->data, (size_t)elements(before) * sizeof(float));
+    return allreduce(comm, frame, 0, &packed);
+}
+
 static bool on_gpu(const ddl_options *options)
 {
     return options->memory == DDL_MEMORY_CUDA;
@@ -256,6 +269,8 @@ static ddl_status run(ddl_comm *comm, const XLA_FFI_CallFrame *frame, const ddl_
 {
     if (kind_is(frame, "allreduce"))
         return grouped_allreduce(comm, frame, options);
+    if (kind_is(frame, "allreduce_packed"))
+        return allreduce_packed(comm, frame, options);
     if (kind_is(frame, "barrier"))
         return ddl_barrier(comm, options, NULL);
     if (kind_is(frame, "broadcast"))

@@ -302,6 +302,8 @@ ddl_options Backend::options_of(const Operation &operation, Group &group, uint64
     options.timeout_ms = (timeout + group.extensions().begin(sequence)).count();
     options.memory = operation.buffers.stream ? DDL_MEMORY_CUDA : DDL_MEMORY_HOST;
     options.prescale = operation.prescale == 1 ? 0 : operation.prescale; // 0 means none in libddl
+    options.wire = operation.wire;
+    options.residual = operation.residual;
     return options;
 }
 

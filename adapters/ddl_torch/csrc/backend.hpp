@@ -120,6 +120,10 @@ class Backend final : public c10d::Backend
     // block of it. The order is only used during the call. All tensors are contiguous, on the host.
     WorkPtr reduce_parts(const Tensors &parts, const at::Tensor &output, ddl_order *order,
                          ddl_op op, bool scatters);
+    // Sum or average a tensor, which is sent between hosts in this wire format. The residual has as
+    // many elements. Both are of float32, contiguous, on the host.
+    WorkPtr allreduce_packed(const at::Tensor &tensor, const at::Tensor &residual, ddl_op op,
+                             uint32_t wire);
 
     // ---- sparse.cpp ----
 

@@ -106,7 +106,14 @@ PYBIND11_MODULE(_ddl_torch, m)
                                             ddl_op(op), scatters);
             },
             no_gil(), py::arg("parts"), py::arg("output"), py::arg("order"), py::arg("op"),
-            py::arg("scatters"));
+            py::arg("scatters"))
+        .def(
+            "allreduce_packed",
+            [](Backend &backend, const at::Tensor &tensor, const at::Tensor &residual, int op,
+               int wire) {
+                return backend.allreduce_packed(tensor, residual, ddl_op(op), uint32_t(wire));
+            },
+            no_gil(), py::arg("tensor"), py::arg("residual"), py::arg("op"), py::arg("wire"));
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout"), py::arg("ranks"), py::arg("name"), py::arg("reconfigurable"),
           py::arg("invariant"));

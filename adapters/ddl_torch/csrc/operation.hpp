@@ -26,7 +26,9 @@ struct Operation {
     c10d::OpType type;
     bool async = true; // the caller does not wait at once
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
-    double prescale = 1; // 1: no scaling; 0 is applied to the operands in advance
+    double prescale = 1;       // 1: no scaling; 0 is applied to the operands in advance
+    uint32_t wire = 0;         // ddl_wire; 0: the comm's
+    float *residual = nullptr; // the error feedback, kept in `buffers`; or none
 
     std::vector<at::Tensor> inputs; // for the profiler
     Buffers buffers;

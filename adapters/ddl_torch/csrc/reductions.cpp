@@ -194,4 +194,16 @@ Backend::WorkPtr Backend::reduce_parts(const Tensors &parts, const at::Tensor &o
     return submit(std::move(operation));
 }
 
+Backend::WorkPtr Backend::allreduce_packed(const at::Tensor &tensor, const at::Tensor &residual,
+                                           ddl_op op, uint32_t wire)
+{
+    Operation operation(generation_, "allreduce_packed", "ddl:all_reduce", c10d::OpType::ALLREDUCE);
+    operation.inputs = operation.buffers.outputs = {tensor};
+    operation.buffers.keep = {residual};
+    operation.wire = wire;
+    operation.residual = residual.data_ptr<float>();
+    allreduce_part(operation, tensor, op);
+    return submit(std::move(operation));
+}
+
 } // namespace ddl_torch

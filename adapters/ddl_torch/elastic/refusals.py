@@ -39,6 +39,12 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
                     " elastic job needs the whole state. Pass a model and an optimizer without"
                     " sharding"
                 )
+    if hasattr(optimizer, "synchronize"):
+        raise TypeError(
+            "optimizer is a DistributedOptimizer: an elastic job adds the gradients itself, without"
+            " compression, so that its bits do not depend on the number of workers. Pass the"
+            " optimizer inside it"
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError(
             "optimizer is an LBFGS, which computes the loss several times in a step; elastic"

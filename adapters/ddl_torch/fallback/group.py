@@ -277,6 +277,12 @@ class ProcessGroup(dist.ProcessGroup):
         arguments = (order, [as_buffer(part) for part in parts], as_buffer(output))
         return self._run([(name, arguments, {"op": op})], [output])
 
+    def allreduce_packed(self, tensor: Tensor, residual: Tensor, op: Op, wire: str) -> Work:
+        """Sum or average a tensor, sent between hosts in this wire format. The residual has
+        as many elements. Both are of float32, contiguous, on the host."""
+        keywords = {"op": op, "residual": as_buffer(residual), "wire": wire}
+        return self._run([("allreduce", (as_buffer(tensor),), keywords)], [tensor])
+
     def _allreduce_sparse(self, tensor: Tensor, options: Any) -> Work:
         """Gather all indices and values on all ranks, and add them up in the order of ranks."""
         op = reduction_of(options, tensor)["op"]

@@ -144,7 +144,12 @@ typedef enum ddl_link_kind {
 } ddl_link_kind;
 
 /* What is sent between hosts in place of f32. */
-typedef enum ddl_wire { DDL_WIRE_F32 = 1, DDL_WIRE_INT8 = 2, DDL_WIRE_INT4 = 3 } ddl_wire;
+typedef enum ddl_wire {
+    DDL_WIRE_F32 = 1,
+    DDL_WIRE_INT8 = 2,
+    DDL_WIRE_INT4 = 3,
+    DDL_WIRE_BF16 = 4
+} ddl_wire;
 
 /* Return the number of bytes of one element, 0 for an unknown dtype. Thread-safe. */
 DDL_API size_t ddl_dtype_size(ddl_dtype dtype);
@@ -200,7 +205,7 @@ typedef struct ddl_comm_config {
      * Equal on all members. */
     int32_t invariant;
     /* ddl_wire: what all-reduces of f32 send between hosts, see "Wire formats" below. 0: $DDL_WIRE
-     * ("f32", "int8" or "int4"), else f32. Equal on all members. */
+     * ("f32", "bf16", "int8" or "int4"), else f32. Equal on all members. */
     uint32_t wire;
 } ddl_comm_config;
 enum { DDL_INVARIANT_NONE = -1, DDL_INVARIANT_SIZE = -2 };
@@ -231,6 +236,10 @@ typedef struct ddl_options {
      * formats". NULL: it is lost. Only for a sum or an average of f32 in DDL_MEMORY_HOST and not in
      * a group. Changes until the operation is complete. */
     float *residual;
+    /* ddl_wire: what this all-reduce sends between hosts, equal on all members. 0: the comm's.
+     * Others than DDL_WIRE_F32 only for a sum or an average of f32 in DDL_MEMORY_HOST. */
+    uint32_t wire;
+    uint32_t reserved;
 } ddl_options;
 enum { DDL_NAME_MAX = 256 };
 
@@ -537,14 +546,16 @@ DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_w
  * one operand for each rank then fails with DDL_EINVAL, unless there are as many ranks as
  * workers. */
 
-/* Wire formats. With DDL_WIRE_INT8 or DDL_WIRE_INT4, a sum or an average of many f32 by
- * ddl_allreduce (at least 4096, and 2048 for each host; not a small part of a group) sends blocks
- * of 128 integers with a common scale, a power of two, between hosts: a quarter or an eighth of the
- * bytes. The sum of a host is rounded once, and the result once, each by at most 1/127 (int8) or
- * 1/7 (int4) of the greatest magnitude of a block. All ranks get the same bits. NaN and infinity
- * arrive; the other elements of such a block become 0. With options.residual, what was lost is
- * added to the next call's operand, after prescale, so that errors do not accumulate over many
- * calls; it is undefined after a failure. Cannot be combined with invariant sums. */
+/* Wire formats. With another format than DDL_WIRE_F32 in options.wire or in the comm's config, a
+ * sum or an average of many f32 by ddl_allreduce (at least 4096, and 2048 for each host; not a
+ * small part of a group) sends fewer bytes between hosts. DDL_WIRE_BF16 sends each element as bf16:
+ * half of the bytes. DDL_WIRE_INT8 and DDL_WIRE_INT4 send blocks of 128 integers with a common
+ * scale, a power of two: a quarter or an eighth of the bytes. The sum of a host is rounded once,
+ * and the result once: each element by at most 1/256 of itself (bf16), or 1/127 (int8) or 1/7
+ * (int4) of the greatest magnitude of its block. All ranks get the same bits. NaN and infinity
+ * arrive; with integers, the other elements of such a block become 0. With options.residual, what
+ * was lost is added to the next call's operand, after prescale, so that errors do not accumulate
+ * over many calls; it is undefined after a failure. Cannot be combined with invariant sums. */
 
 /* Create an order. owners[v] is the rank, below `ranks`, that passes the operand of worker v; a
  * rank may own no worker. workers is 1 to 4096. *order is owned by the caller and belongs to no

@@ -120,10 +120,8 @@ static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *confi
                          "invariant is %d; must be DDL_INVARIANT_SIZE, DDL_INVARIANT_NONE, 0, or "
                          "from 1 to %d workers",
                          (int)own->invariant, DDL__WORKERS_MAX);
-    if (own->wire > DDL_WIRE_INT4)
-        return ddl__fail(DDL_EINVAL,
-                         "wire is %u; must be 0, DDL_WIRE_F32, DDL_WIRE_INT8 or DDL_WIRE_INT4",
-                         own->wire);
+    if (own->wire > DDL_WIRE_BF16)
+        return ddl__fail(DDL_EINVAL, "wire is %u; must be 0, or a value of ddl_wire", own->wire);
     if (parent)
         *own = ddl__comm_inherit(parent, own);
     return check_limits(own);

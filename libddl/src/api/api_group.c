@@ -44,12 +44,13 @@ ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_wo
         status = ddl__take_options(&own, options, work);
     if (status != DDL_OK)
         return status;
-    if (own.group || own.prescale != 0 || own.postscale != 0 || own.residual)
+    if (own.group || own.prescale != 0 || own.postscale != 0 || own.residual || own.wire)
         return ddl__fail(DDL_EINVAL,
                          "options.%s is set; set it for the operations of the group, not for its "
                          "submission",
                          own.group      ? "group"
                          : own.residual ? "residual"
+                         : own.wire     ? "wire"
                                         : "prescale and postscale");
     if (group->n_calls && own.memory != group->memory)
         return ddl__fail(DDL_EINVAL,

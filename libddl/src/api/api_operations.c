@@ -264,6 +264,13 @@ static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
     return DDL_OK;
 }
 
+/* True for the operations that have a wire format, if their buffers are in host memory. */
+static bool may_pack(const ddl__call *call)
+{
+    return call->kind == DDL__ALLREDUCE && call->dtype == DDL_F32 &&
+           (call->op == DDL_SUM || call->op == DDL_AVERAGE);
+}
+
 static bool overlaps(const float *residual, const void *buffer, int64_t count)
 {
     uintptr_t one = (uintptr_t)residual, other = (uintptr_t)buffer;
@@ -273,11 +280,9 @@ static bool overlaps(const float *residual, const void *buffer, int64_t count)
 
 static ddl_status check_residual(const ddl__call *call, const ddl_options *own)
 {
-    bool sums = call->op == DDL_SUM || call->op == DDL_AVERAGE;
     if (!own->residual)
         return DDL_OK;
-    if (call->kind != DDL__ALLREDUCE || call->dtype != DDL_F32 || !sums ||
-        own->memory != DDL_MEMORY_HOST || own->group)
+    if (!may_pack(call) || own->memory != DDL_MEMORY_HOST || own->group)
         return ddl__fail(DDL_EINVAL, "options.residual is set: only a sum or an average of f32 by "
                                      "ddl_allreduce, in DDL_MEMORY_HOST and not in a group, has an "
                                      "error to store");
@@ -286,6 +291,32 @@ static ddl_status check_residual(const ddl__call *call, const ddl_options *own)
         return ddl__fail(DDL_EINVAL, "options.residual overlaps send or recv: give it memory of "
                                      "its own");
     return DDL_OK;
+}
+
+static ddl_status check_wire(const ddl_comm *comm, const ddl__call *call, const ddl_options *own)
+{
+    if (own->wire > DDL_WIRE_BF16)
+        return ddl__fail(DDL_EINVAL, "options.wire is %u; must be 0, or a value of ddl_wire",
+                         own->wire);
+    if (own->wire <= DDL_WIRE_F32)
+        return DDL_OK;
+    if (!may_pack(call) || own->memory != DDL_MEMORY_HOST)
+        return ddl__fail(DDL_EINVAL,
+                         "options.wire is %s, which is only for a sum or an average of "
+                         "f32 by ddl_allreduce in DDL_MEMORY_HOST",
+                         ddl__wire_name(own->wire));
+    if (comm->config.invariant != DDL_INVARIANT_NONE)
+        return ddl__fail(DDL_EINVAL,
+                         "options.wire is %s, but invariant sums must not be rounded: choose f32",
+                         ddl__wire_name(own->wire));
+    return DDL_OK;
+}
+
+/* Set the call's wire format: the requested one, 0 for the comm's. */
+static void set_wire(const ddl_comm *comm, ddl__call *call, uint32_t requested)
+{
+    uint32_t wire = requested ? requested : comm->config.wire;
+    call->wire = wire > DDL_WIRE_F32 && may_pack(call) ? (uint8_t)wire : 0;
 }
 
 static ddl_status submit_to_engine(ddl_comm *comm, const ddl__call *call, ddl_work **work)
@@ -301,7 +332,13 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
     ddl_status status = check_scales(call, own);
     if (status == DDL_OK)
         status = check_residual(call, own);
+    if (status == DDL_OK)
+        status = check_wire(comm, call, own);
     ddl__apply_options(call, own, comm->operation_timeout_ms);
+    if (status == DDL_OK && own->memory == DDL_MEMORY_HOST) {
+        set_wire(comm, call, own->wire);
+        ddl__comm_warn_unpacked(comm, own->wire);
+    }
     if (status == DDL_OK && own->memory == DDL_MEMORY_CUDA && !own->group) {
         status = ddl__submit_to_device(comm, call, own->stream, work);
         ddl__call_drop(call);
@@ -327,6 +364,7 @@ ddl_status ddl__submit(ddl_comm *comm, ddl__call *call, const ddl__buffers *buff
         status = take_buffers(comm, call, buffers);
     if (status == DDL_OK && !options) {
         call->timeout_ms = comm->operation_timeout_ms;
+        set_wire(comm, call, 0);
         return submit_to_engine(comm, call, work);
     }
     if (status == DDL_OK)

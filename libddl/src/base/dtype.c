@@ -56,6 +56,18 @@ const char *ddl__op_name(unsigned op)
     return op < sizeof names / sizeof *names && names[op] ? names[op] : "?";
 }
 
+const char *ddl__wire_name(unsigned wire)
+{
+    static const char *const names[] = {
+        "f32",
+        [DDL_WIRE_F32] = "f32",
+        [DDL_WIRE_INT8] = "int8",
+        [DDL_WIRE_INT4] = "int4",
+        [DDL_WIRE_BF16] = "bf16",
+    };
+    return wire < sizeof names / sizeof *names ? names[wire] : "?";
+}
+
 bool ddl__reduces(unsigned dtype, unsigned op)
 {
     if (op < DDL_SUM || op > DDL_LOGICAL_OR)

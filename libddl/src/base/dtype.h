@@ -31,6 +31,9 @@ const char *ddl__dtype_name(unsigned dtype);
 /* Return a name such as "sum"; "?" for an unknown op. */
 const char *ddl__op_name(unsigned op);
 
+/* Return a name such as "int8"; "f32" for 0, "?" for an unknown wire format. */
+const char *ddl__wire_name(unsigned wire);
+
 /* True if the op is defined for the type; false if it is not, or if one of them is unknown. */
 bool ddl__reduces(unsigned dtype, unsigned op);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/forks.h"
 #include "base/log.h"
 #include "base/test_points.h"
@@ -334,16 +335,15 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
     return status;
 }
 
-/* Use the wire format from now on: exploration measures sums of f32 that stand for all types. */
-static void set_wire(ddl_comm *comm)
+void ddl__comm_warn_unpacked(ddl_comm *comm, uint32_t wire)
 {
-    const int hosts = comm->topology ? comm->topology->groups[DDL__HOSTS] : 1;
-    bool packs = comm->config.wire > DDL_WIRE_F32 && hosts > 1;
-    if (packs && !ddl__engine_set_wire(comm->engine, comm->config.wire) && comm->rank == 0)
+    if (wire > DDL_WIRE_F32 && comm->never_packs && comm->rank == 0 &&
+        !atomic_exchange_explicit(&comm->warned_unpacked, true, memory_order_relaxed))
         ddl__log(DDL__WARN,
-                 "the wire format is %s, but sums of f32 are sent as f32: a host has more than "
-                 "three times as many ranks as another host with several ranks",
-                 ddl__wire_name(comm->config.wire));
+                 "the wire format is %s, but sums of f32 are sent as f32: DDL_OPTIONS chooses one "
+                 "ring, or a host has more than three times as many ranks as another host with "
+                 "several ranks",
+                 ddl__wire_name(wire));
 }
 
 static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
@@ -402,8 +402,6 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         ddl__engine_created(comm->engine); /* its operations do not look for reasons */
         status = ddl__explore(comm, until->deadline);
     }
-    if (status == DDL_OK)
-        set_wire(comm);
     if (status == DDL_OK && comm->layout.dump_iter &&
         !(comm->times = ddl__operation_times_create(comm, comm->layout.dump_iter)))
         status = ddl__fail(DDL_ENOMEM, "out of memory for the times of %d ranks", comm->size);

@@ -32,6 +32,8 @@ struct ddl_comm {
     bool explores;           /* -mode p is set, and there are no choices yet */
     const char *plan_file;   /* rank 0's $DDL_PLAN_FILE, or NULL; owned by the environment */
     ddl__topology *topology;
+    bool never_packs;            /* wire formats are not possible on these hosts */
+    atomic_bool warned_unpacked; /* this has been logged */
     ddl_order *order;            /* the order in which floats are added, or NULL (invariant.c) */
     ddl__operation_times *times; /* the time measurements for -dump_iter, or NULL */
     ddl__arena *arena;
@@ -60,6 +62,15 @@ void ddl__comm_abandon(ddl_comm *comm);
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *parent, ddl__address *addresses,
                           int rank, int size, const ddl_comm_config *config, bool is_world,
                           const ddl__until *until, ddl_comm **comm);
+
+/* Return the comm's wire format (ddl_wire): f32 if these hosts do not allow another one. */
+static inline uint32_t ddl__comm_wire(const ddl_comm *comm)
+{
+    return comm->never_packs ? DDL_WIRE_F32 : comm->config.wire;
+}
+
+/* Log once, on rank 0, that these hosts do not allow a wire format, if that is so. */
+void ddl__comm_warn_unpacked(ddl_comm *comm, uint32_t wire);
 
 /* Return a child's config: fields that are 0 are taken from the parent, except tag and epoch. */
 ddl_comm_config ddl__comm_inherit(const ddl_comm *parent, const ddl_comm_config *config);

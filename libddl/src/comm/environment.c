@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/dtype.h"
 #include "base/fold.h"
 #include "base/log.h"
 #include "comm/location.h"
@@ -289,22 +290,14 @@ ddl_status ddl__environment_limits(ddl_comm_config *config)
     return status;
 }
 
-/* By ddl_wire; 0 is the default. */
-static const char *const wires[] = {"f32", "f32", "int8", "int4"};
-
-const char *ddl__wire_name(uint32_t wire)
-{
-    return wires[wire];
-}
-
 ddl_status ddl__environment_wire(uint32_t *wire)
 {
     const char *text = text_or_empty("DDL_WIRE");
-    for (uint32_t w = DDL_WIRE_F32; !*wire && w <= DDL_WIRE_INT4; w++)
-        if (!*text || !strcmp(text, wires[w]))
+    for (uint32_t w = DDL_WIRE_F32; !*wire && w <= DDL_WIRE_BF16; w++)
+        if (!*text || !strcmp(text, ddl__wire_name(w)))
             *wire = w;
     return *wire ? DDL_OK
-                 : ddl__fail(DDL_EINVAL, "DDL_WIRE=\"%s\": must be f32, int8 or int4", text);
+                 : ddl__fail(DDL_EINVAL, "DDL_WIRE=\"%s\": must be f32, bf16, int8 or int4", text);
 }
 
 ddl_status ddl__environment_invariant(int32_t *invariant)

@@ -35,7 +35,6 @@ ddl_status ddl__environment_invariant(int32_t *invariant);
 
 /* Replace 0 by $DDL_WIRE, or by DDL_WIRE_F32. Return DDL_EINVAL for other values. */
 ddl_status ddl__environment_wire(uint32_t *wire);
-const char *ddl__wire_name(uint32_t wire);
 
 /* Read $DDL_GPU_DIRECT_BYTES, 0 for never, and $DDL_GPU_NCCL, or their defaults. Return DDL_EINVAL
  * for other values. */

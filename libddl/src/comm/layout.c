@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/fp_mode.h"
 #include "base/log.h"
 #include "comm/comm.h"
@@ -93,7 +94,7 @@ static void log_layout(const ddl_comm *comm, bool mode_applies, bool all_shared)
     if (mode_applies)
         snprintf(why, sizeof why, " (-mode %s)", describe_mode(&comm->layout, mode));
     char mode_now = mode_applies ? comm->layout.mode : 0;
-    bool packs = comm->config.wire > DDL_WIRE_F32 && t->groups[DDL__HOSTS] > 1;
+    bool has_wire = comm->config.wire > DDL_WIRE_F32 && t->groups[DDL__HOSTS] > 1;
     bool hierarchical = ddl__topology_is_hierarchical(t) || t->declared || t->node;
     const char *method = mode_now == 'r'   ? "one ring of all"
                          : mode_now == 't' ? "by trees"
@@ -110,8 +111,8 @@ static void log_layout(const ddl_comm *comm, bool mode_applies, bool all_shared)
              : comm->local_size > 1 ? "shared memory and tcp"
                                     : "tcp",
              t->groups[DDL__HOSTS], least, most, nodes, racks, method, why,
-             packs ? "; sums of f32 between hosts: " : "",
-             packs ? ddl__wire_name(comm->config.wire) : "");
+             has_wire ? "; sums of f32 between hosts: " : "",
+             has_wire ? ddl__wire_name(ddl__comm_wire(comm)) : "");
 }
 
 static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
@@ -203,14 +204,17 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
         status = find_topology(comm, mode, sharing, locations);
     if (status != DDL_OK)
         return status;
-    log_layout(comm, mode_applies, all_shared);
     fit_rings(comm, locations);
     apply_choices(comm, mode);
     comm->explores = mode == 'p' && ddl__choices_are_none(&comm->layout.choices);
-    if (mode == 'r') /* use plans that ignore the topology */
-        return DDL_OK;
-    if (all_shared)
-        ddl__engine_all_shared(comm->engine);
-    ddl__engine_set_topology(comm->engine, comm->topology);
+    if (mode != 'r') { /* otherwise use plans that ignore the topology */
+        if (all_shared)
+            ddl__engine_all_shared(comm->engine);
+        ddl__engine_set_topology(comm->engine, comm->topology);
+    }
+    comm->never_packs =
+        comm->topology->groups[DDL__HOSTS] > 1 && !ddl__engine_allow_packing(comm->engine);
+    log_layout(comm, mode_applies, all_shared);
+    ddl__comm_warn_unpacked(comm, comm->config.wire);
     return DDL_OK;
 }

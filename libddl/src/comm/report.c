@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "comm/environment.h"
+#include "base/dtype.h"
 #include "engine/calls/describe.h"
 #include "engine/recorder/recorder.h"
 
@@ -88,7 +88,7 @@ void ddl__report_json(ddl_comm *comm, ddl__text *to)
         ", \"submitted\": %llu, \"wire\": \"%s\", \"pending\": [",
         (unsigned long long)counters.operations, (unsigned long long)counters.bytes,
         (unsigned long long)snapshot.lent, (unsigned long long)snapshot.scratch,
-        (unsigned long long)counters.pending, ddl__wire_name(comm->config.wire));
+        (unsigned long long)counters.pending, ddl__wire_name(ddl__comm_wire(comm)));
     bool any = add_pending(ddl__engine_recorder(comm->engine), to);
     add_named(comm, !any, to);
     ddl__text_add(to, "], ");

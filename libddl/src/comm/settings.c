@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/test_points.h"
 #include "base/time_limits.h"
-#include "comm/environment.h"
 #include "connect/addresses/neighbours.h"
 
 enum { COMMIT_LEAST_MS = DDL__COMMIT_LEAST / DDL__MS };
@@ -48,7 +48,7 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs,
         return ddl__fail(DDL_EINVAL,
                          "DDL_WIRE is %s on %s and %s on %s; must be equal on all ranks",
                          ddl__wire_name(comm->config.wire), comm->names[comm->rank],
-                         ddl__wire_name(theirs->wire % 4), name);
+                         ddl__wire_name(theirs->wire), name);
     return ddl__layout_compare(comm, &theirs->layout, name);
 }
 

@@ -168,19 +168,18 @@ void ddl__engine_set_order(ddl__engine *engine, ddl_order *order)
     engine->ordered.order = engine->named.stream.order = order;
 }
 
-bool ddl__engine_set_wire(ddl__engine *engine, ddl_wire wire)
+bool ddl__engine_allow_packing(ddl__engine *engine)
 {
     const ddl__stream *stream = &engine->ordered;
     ddl__request request = {.kind = DDL__ALLREDUCE,
                             .size = stream->runner.size,
                             .element = sizeof(float),
-                            .wire = wire,
+                            .wire = DDL_WIRE_INT8,
                             .topology = stream->topology,
                             .window = stream->window};
     request.count = ddl__packs_from(&request);
     if (!ddl__algorithm_fits(DDL__ALGORITHM_PACKED, &request))
         return false;
-    engine->ordered.wire = engine->named.stream.wire = wire;
     engine->ordered.packs_from = engine->named.stream.packs_from = request.count;
     return true;
 }

@@ -63,9 +63,9 @@ void ddl__engine_set_choices(ddl__engine *engine, const ddl__choices *choices, d
  * any concurrent use. */
 void ddl__engine_set_order(ddl__engine *engine, ddl_order *order);
 
-/* Send sums of f32 between hosts in this format. Return false if the hosts do not allow it. After
- * ddl__engine_set_topology, and before any concurrent use. */
-bool ddl__engine_set_wire(ddl__engine *engine, ddl_wire wire);
+/* Let calls with a wire format be packed. Return false if the hosts do not allow it. After
+ * ddl__engine_set_topology and ddl__engine_set_window, and before any concurrent use. */
+bool ddl__engine_allow_packing(ddl__engine *engine);
 
 /* Measure ordered operations. The meter must outlive the engine. Before any concurrent use. */
 void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter);

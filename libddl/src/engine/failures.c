@@ -85,16 +85,23 @@ ddl__finding ddl__engine_find_peer(const ddl__engine *engine, int peer)
     return (ddl__finding)atomic_load_explicit(&engine->losses[peer].found, memory_order_acquire);
 }
 
-/* End the comm because of the state of a link. `call` describes what this rank called. */
-static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, const char *call)
+/* End the comm because of the state of a link. `called` is the operation of this rank that waits
+ * for it, or NULL. */
+static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank,
+                         const ddl__signature *called)
 {
     const char *name = engine->config.names[rank];
-    char theirs[DDL__CALL_MAX];
+    char theirs[DDL__CALL_MAX], call[DDL__CALL_MAX] = "";
+    ddl__signature own = called ? *called : (ddl__signature){{0, 0}}, found = link->found;
     ddl__reason reason;
+    if (link->state == DDL__LINK_MISMATCH)
+        ddl__name_wires(&own, &found);
+    if (called)
+        ddl__describe_signature(call, sizeof call, &own);
     switch (link->state) {
     case DDL__LINK_OPEN: break;
     case DDL__LINK_MISMATCH:
-        ddl__describe_signature(theirs, sizeof theirs, &link->found);
+        ddl__describe_signature(theirs, sizeof theirs, &found);
         ddl__fail_all(engine, DDL_EMISMATCH, "%s called %s; %s called %s", name, theirs,
                       own_name(engine), call);
         break;
@@ -123,11 +130,8 @@ static void check_stream(ddl__engine *engine, ddl__stream *stream)
     if (!stream->current)
         return;
     ddl__link *blocking = ddl__run_blocking_peer(&stream->runner, stream->current, &rank);
-    if (blocking) {
-        char call[DDL__CALL_MAX];
-        ddl__describe_signature(call, sizeof call, &stream->current->signature);
-        fail_by_link(engine, blocking, rank, call);
-    }
+    if (blocking)
+        fail_by_link(engine, blocking, rank, &stream->current->signature);
 }
 
 /* Return the link by which this rank ended the comm, or NULL. */
@@ -261,7 +265,7 @@ static void check_creation(ddl__engine *engine)
         return;
     const ddl__link *link = engine->config.links[first];
     bool is_lost = link && link->state == DDL__LINK_LOST;
-    fail_by_link(engine, is_lost ? link : engine->config.messages[first], first, "");
+    fail_by_link(engine, is_lost ? link : engine->config.messages[first], first, NULL);
 }
 
 /* Receive the last spans of a peer before its end is handled: they may have arrived together with
@@ -285,7 +289,7 @@ void ddl__check_ended(ddl__engine *engine)
     for (int rank = 0; rank < engine->config.size; rank++)
         if ((link = link_aborted(engine, rank))) {
             drain_last_spans(engine);
-            fail_by_link(engine, link, rank, "");
+            fail_by_link(engine, link, rank, NULL);
             return;
         }
     if (has_unconfirmed_loss(engine)) {

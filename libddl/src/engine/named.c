@@ -97,13 +97,13 @@ static void order(ddl__engine *engine, const char *name, size_t length)
     run_next(engine, name, length);
 }
 
-static void fail_by_difference(ddl__engine *engine, int rank, const ddl__signature *signature,
-                               int first, const ddl__signature *theirs, const char *name,
-                               size_t length)
+static void fail_by_difference(ddl__engine *engine, int rank, ddl__signature signature, int first,
+                               ddl__signature theirs, const char *name, size_t length)
 {
     char one[DDL__CALL_MAX], other[DDL__CALL_MAX];
-    ddl__describe_operation(one, sizeof one, theirs);
-    ddl__describe_operation(other, sizeof other, signature);
+    ddl__name_wires(&theirs, &signature);
+    ddl__describe_operation(one, sizeof one, &theirs);
+    ddl__describe_operation(other, sizeof other, &signature);
     ddl__fail_all(engine, DDL_EMISMATCH, "%s called %s by the name \"%.*s\"; %s called %s",
                   rank_name(engine, first), one, (int)length, name, rank_name(engine, rank), other);
 }
@@ -121,7 +121,7 @@ static void enter(ddl__engine *engine, int rank, const announcement *call, size_
     case DDL__ANNOUNCED: break;
     case DDL__COMPLETE: order(engine, call->name, length); break;
     case DDL__DIFFERENT:
-        fail_by_difference(engine, rank, &call->signature, first, &theirs, call->name, length);
+        fail_by_difference(engine, rank, call->signature, first, theirs, call->name, length);
         break;
     case DDL__NO_MEMORY: fail_for_memory(engine); break;
     }

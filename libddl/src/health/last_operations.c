@@ -139,6 +139,8 @@ static bool find_difference(ddl__health *h, question *q)
     }
     if (n < 2)
         return false;
+    for (int i = 1; i < n; i++)
+        ddl__name_wires(&chosen[0], &chosen[i]);
     char text[DDL__MESSAGE_MAX] = "";
     size_t at = 0;
     for (int listed = 0; listed < n; listed++) {
@@ -237,7 +239,9 @@ bool ddl__operations_compare_last(ddl__health *h, char text[DDL__MESSAGE_MAX])
             ddl__signatures_agree(&own.signature, theirs))
             continue;
         char their_call[DDL__CALL_MAX], own_call[DDL__CALL_MAX];
-        ddl__describe_whole(their_call, sizeof their_call, theirs);
+        ddl__signature called = *theirs;
+        ddl__name_wires(&called, &own.signature);
+        ddl__describe_whole(their_call, sizeof their_call, &called);
         ddl__describe_whole(own_call, sizeof own_call, &own.signature);
         snprintf(text, DDL__MESSAGE_MAX, "%s called %s as operation %u; %s called %s",
                  h->names[rank], their_call, sequence_of(theirs), h->names[h->rank], own_call);

@@ -75,7 +75,7 @@ static ddl__plan *create(const ddl__request *request, const ddl__algorithm_entry
         if (plan->folds[i] && plan->folds[i]->operands > plan->operands)
             plan->operands = plan->folds[i]->operands;
     plan->divisor = request->order ? request->order->workers : request->size;
-    plan->bits = request->wire == DDL_WIRE_INT8 ? 8 : request->wire == DDL_WIRE_INT4 ? 4 : 0;
+    plan->bits = ddl__wire_bits(request->wire);
     cut_steps(request, algorithm->descriptor, plan, spans);
     plan->waves = count_waves(plan);
     plan->landing = count_landing(plan);
@@ -93,9 +93,12 @@ static ddl__plan *create_among(const ddl__request *request)
 
 ddl__plan *ddl__plan_create(const ddl__request *request)
 {
+    ddl__request own = *request;
     if (request->among)
         return create_among(request);
-    return create(request, ddl__algorithm_choose(request));
+    if (own.wire && own.size > 1 && !ddl__algorithm_fits(DDL__ALGORITHM_PACKED, &own))
+        own.wire = 0;
+    return create(&own, ddl__algorithm_choose(&own));
 }
 
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name)

@@ -163,7 +163,8 @@ typedef struct ddl__request {
     int64_t window;
 } ddl__request;
 
-/* Make the plan of one rank. Return NULL if out of memory. Freed with ddl__plan_destroy. */
+/* Make the plan of one rank. Return NULL if out of memory. Spans have no wire format if packed ones
+ * do not support the request. Freed with ddl__plan_destroy. */
 ddl__plan *ddl__plan_create(const ddl__request *request);
 void ddl__plan_destroy(ddl__plan *plan);
 

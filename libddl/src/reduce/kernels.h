@@ -424,8 +424,11 @@ const ddl__kernels TABLE(ISA) = {
               [DDL_C64] = c64_pairs,
               [DDL_C128] = c128_pairs},
     .narrow = {[DDL_F16] = f16_from_f32, [DDL_BF16] = bf16_from_f32},
-    .pack = {[DDL_WIRE_INT8] = int8_pack, [DDL_WIRE_INT4] = int4_pack},
-    .unpack = {[DDL_WIRE_INT8] = int8_unpack, [DDL_WIRE_INT4] = int4_unpack},
+    .pack =
+        {[DDL_WIRE_INT8] = int8_pack, [DDL_WIRE_INT4] = int4_pack, [DDL_WIRE_BF16] = bf16_from_f32},
+    .unpack = {[DDL_WIRE_INT8] = int8_unpack,
+               [DDL_WIRE_INT4] = int4_unpack,
+               [DDL_WIRE_BF16] = bf16_unpack},
     .copy = copy,
     .copy_nontemporal = copy_nontemporal,
     .copy_lines = copy_lines,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack.h - wire formats of f32: blocks of DDL__PACK_BLOCK elements with a common scale.
+/* pack.h - wire formats of f32: bf16, and blocks of DDL__PACK_BLOCK integers with a common scale.
  *
  * Part of kernels.h. A block is one byte, the exponent of its scale as in an f32, and then an
  * integer for each element: 8 bits; or 4 bits, two to a byte, whose elements are half a block
@@ -177,3 +177,15 @@ INLINE void unpack_block(float *to, const uint8_t *from, int bits)
 
 PACKED(int8, 8)
 PACKED(int4, 4)
+
+/* The format bf16 has no blocks, and is packed by bf16_from_f32. */
+static void bf16_unpack(float *restrict dst, const void *span, size_t count)
+{
+    const char *from = span;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t upper;
+        memcpy(&upper, from + i * sizeof upper, sizeof upper);
+        uint32_t bits = (uint32_t)upper << 16;
+        memcpy(&dst[i], &bits, sizeof bits);
+    }
+}

@@ -28,7 +28,7 @@ typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double fact
 /* dst[i] = src[i], rounded to nearest even. No alignment is needed. */
 typedef void ddl__narrow_fn(void *dst, const float *src, size_t count);
 
-/* The elements of a block that share a scale in a wire format (pack.h). */
+/* The elements of a block that share a scale in the wire formats of integers (pack.h). */
 enum { DDL__PACK_BLOCK = 128, DDL__PACK_SPECIAL = 255 /* the scale of a block with an infinity */ };
 
 /* Pack `count` elements into a span of ddl__packed_bytes, and unpack them. Spans of whole blocks
@@ -40,6 +40,8 @@ typedef void ddl__unpack_fn(float *dst, const void *span, size_t count);
 static inline size_t ddl__packed_bytes(size_t count, unsigned bits)
 {
     size_t rest = count % DDL__PACK_BLOCK, half = DDL__PACK_BLOCK / 2;
+    if (bits == 16)
+        return 2 * count;
     size_t last = bits == 8 || rest < half ? rest : half;
     return count / DDL__PACK_BLOCK * (1 + DDL__PACK_BLOCK * bits / 8) + (rest ? 1 + last : 0);
 }
@@ -63,8 +65,8 @@ typedef struct ddl__kernels {
     /* Conversion from f32 to f16 and bf16, else NULL. */
     ddl__narrow_fn *narrow[18];
     /* Indexed by ddl_wire; NULL for DDL_WIRE_F32. */
-    ddl__pack_fn *pack[4];
-    ddl__unpack_fn *unpack[4];
+    ddl__pack_fn *pack[5];
+    ddl__unpack_fn *unpack[5];
     ddl__copy_fn *copy, *copy_nontemporal;
     /* Copies of a multiple of DDL__LINES bytes, plain and non-temporal. The non-temporal one needs
      * a destination aligned to a cache line, and a later copy_nontemporal, possibly of zero bytes,

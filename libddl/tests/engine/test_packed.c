@@ -9,6 +9,8 @@
 
 enum { RANKS = 8, LONGEST = SANITIZED ? 22000 : 200000, STRETCH = 1000, BLOCK = 128 };
 
+/* by ddl_wire; errors are at most 1/limit of the greatest magnitude */
+static const double limits[] = {[DDL_WIRE_INT8] = 127, [DDL_WIRE_INT4] = 7, [DDL_WIRE_BF16] = 256};
 static float inputs[RANKS][LONGEST], results[RANKS][LONGEST];
 static double exact[LONGEST];
 static pthread_barrier_t turns;
@@ -94,6 +96,16 @@ static int64_t least(const ddl_comm *comm)
     return hosts > 2 ? 2048 * hosts : 4096;
 }
 
+/* Return true if the first errors are of the size that this wire format makes. */
+static bool errors_are(const float *result, ddl_wire wire, int size)
+{
+    double error = 0;
+    for (int64_t i = 0; i < STRETCH; i++)
+        error = fmax(error, fabs(result[i] - exact[i]) / magnitude(0));
+    return wire == DDL_WIRE_F32 ? error < 1e-6 * size
+                                : error > 0.1 / limits[wire] && error < 2.001 * size / limits[wire];
+}
+
 /* An element that is not finite on one rank is the same on all; the others stay finite. Not the
  * elements of their block are left for the next call, only errors of other ranks' blocks. */
 static void check_special(ddl_comm *comm, double limit)
@@ -143,6 +155,42 @@ static void check_group(ddl_comm *comm)
         CHECK(fabsf(results[rank][i] - 0.01f) < 0.001f, "%g", (double)results[rank][i]);
 }
 
+/* The wire format of each call, which need not be the comm's: of calls by order, by name and in a
+ * group. */
+static void check_call_formats(ddl_comm *comm)
+{
+    static float second[RANKS][LONGEST];
+
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    int64_t count = 40000; /* not a small part of a group */
+    for (uint32_t wire = DDL_WIRE_F32; wire <= DDL_WIRE_BF16; wire++)
+        for (int way = 0; way < 3; way++) {
+            ddl_options options = {.struct_size = sizeof options, .wire = wire};
+            ddl_group *group;
+            float *result = results[rank];
+            prepare(rank, size, count);
+            options.name = way == 1 ? "gradients" : NULL;
+            if (way == 2) {
+                OK(ddl_group_create(comm, &group));
+                options.group = group;
+            }
+            OK(ddl_allreduce(comm, inputs[rank], result, count, DDL_F32, DDL_SUM, &options, NULL));
+            if (way == 2) {
+                options.wire = DDL_WIRE_F32;
+                OK(ddl_allreduce(comm, inputs[rank], second[rank], count, DDL_F32, DDL_SUM,
+                                 &options, NULL));
+                OK(ddl_group_submit(group, NULL, NULL));
+                ddl_group_destroy(group);
+                CHECK(errors_are(second[rank], DDL_WIRE_F32, size), "f32 in a group");
+            }
+            CHECK(errors_are(result, wire, size), "wire %u, way %d", wire, way);
+            pthread_barrier_wait(&turns);
+            if (rank == 0)
+                check_equal(count, size);
+            pthread_barrier_wait(&turns);
+        }
+}
+
 /* What all calls have returned, plus what is still to be added, is the exact sum of all calls. */
 static void check_feedback(ddl_comm *comm, ddl_op op, int64_t count, double limit)
 {
@@ -178,6 +226,24 @@ static void check_feedback(ddl_comm *comm, ddl_op op, int64_t count, double limi
             DDL_EINVAL, "overlaps");
 }
 
+/* Options that are refused. */
+static void check_refusals(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    ddl_options options = {.struct_size = sizeof options, .wire = 9};
+    ddl_group *group;
+    REFUSED(ddl_allreduce(comm, NULL, results[rank], 10, DDL_F32, DDL_SUM, &options, NULL),
+            DDL_EINVAL, "options.wire is 9; must be 0");
+    options.wire = DDL_WIRE_INT4;
+    REFUSED(ddl_allreduce(comm, NULL, results[rank], 10, DDL_F32, DDL_MAX, &options, NULL),
+            DDL_EINVAL, "options.wire is int4, which is only for");
+    REFUSED(ddl_broadcast(comm, results[rank], 10, DDL_F32, 0, &options, NULL), DDL_EINVAL,
+            "options.wire is int4");
+    OK(ddl_group_create(comm, &group));
+    REFUSED(ddl_group_submit(group, &options, NULL), DDL_EINVAL, "options.wire is set");
+    ddl_group_destroy(group);
+}
+
 /* Operations that are never packed: few elements, other types and other reductions. */
 static void check_exact(ddl_comm *comm)
 {
@@ -203,7 +269,7 @@ static void check_exact(ddl_comm *comm)
 static void all_cases(ddl_comm *comm, void *format)
 {
     const int64_t counts[] = {least(comm), least(comm) + 1, least(comm) + 4095, LONGEST};
-    double limit = *(ddl_wire *)format == DDL_WIRE_INT8 ? 127 : 7;
+    double limit = limits[*(ddl_wire *)format];
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         for (int way = 0; way < 4; way++)
             check_one(comm, counts[c], way / 2 ? DDL_AVERAGE : DDL_SUM, way % 2, limit);
@@ -211,6 +277,8 @@ static void all_cases(ddl_comm *comm, void *format)
     check_feedback(comm, DDL_AVERAGE, least(comm) - 1, limit); /* not packed */
     check_feedback(comm, DDL_AVERAGE, least(comm) + 907, limit);
     check_special(comm, limit);
+    check_call_formats(comm);
+    check_refusals(comm);
     check_group(comm);
     check_exact(comm);
 }
@@ -230,24 +298,55 @@ static void *refused(void *argument)
     INVALID(ddl_comm_create(self->all->endpoints[self->rank], addresses, self->all->lengths,
                             self->rank, 2, &config, &comm),
             "invariant sums");
-    config.wire = 4;
+    config.wire = 5;
     INVALID(ddl_comm_create(self->all->endpoints[self->rank], addresses, self->all->lengths,
                             self->rank, 2, &config, &comm),
-            "wire is 4");
+            "wire is 5");
     return NULL;
+}
+
+/* Rank 1's wire format differs, of a call by order or by name. */
+static void mismatched(ddl_comm *comm, void *name)
+{
+    static float values[2][LONGEST];
+    int rank = ddl_comm_rank(comm);
+    ddl_options options = {.struct_size = sizeof options, .name = name};
+    options.wire = rank ? 0 : DDL_WIRE_INT8;
+    ddl_status status =
+        ddl_allreduce(comm, NULL, values[rank], 20000, DDL_F32, DDL_SUM, &options, NULL);
+    if (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    CHECK(status == DDL_EMISMATCH &&
+              strstr(ddl_last_error(), "all-reduce(f32, 20000, sum, int8 on the wire)") &&
+              strstr(ddl_last_error(), "all-reduce(f32, 20000, sum, f32 on the wire)"),
+          "%d: %s", status, ddl_last_error());
+}
+
+/* A call may not be packed if sums are invariant. */
+static void invariant(ddl_comm *comm, void *unused)
+{
+    (void)unused;
+    ddl_options options = {.struct_size = sizeof options, .wire = DDL_WIRE_INT8};
+    REFUSED(ddl_allreduce(comm, NULL, results[0], 10, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
+            "invariant sums must not be rounded");
 }
 
 int main(int argc, char **argv)
 {
     uint32_t links = links_argument(argc, argv);
     for (int size = 2; size <= RANKS; size += size < 5 ? 1 : 3)
-        for (ddl_wire wire = DDL_WIRE_INT8; wire <= DDL_WIRE_INT4; wire++) {
+        for (ddl_wire wire = DDL_WIRE_INT8; wire <= DDL_WIRE_BF16; wire++) {
             pthread_barrier_init(&turns, NULL, (unsigned)size);
             run_ranks_with(size, (ddl_comm_config){.links = links, .wire = wire}, all_cases, &wire);
             pthread_barrier_destroy(&turns);
         }
     static ranks two = {.size = 2, .config = {.struct_size = sizeof two.config}};
-    if (links == DDL_LINK_TCP)
-        run_threads(&two, refused);
+    if (links != DDL_LINK_TCP)
+        return 0;
+    run_threads(&two, refused);
+    run_ranks(2, DDL_LINK_TCP, mismatched, NULL);
+    run_ranks(2, DDL_LINK_TCP, mismatched, "gradients");
+    run_ranks_with(2, (ddl_comm_config){.links = DDL_LINK_TCP, .invariant = DDL_INVARIANT_SIZE},
+                   invariant, NULL);
     return 0;
 }

@@ -208,7 +208,7 @@ static void test_halves(void)
 /* The same request with packed spans between hosts. Return false if there is only one host. */
 static bool check_packed(ddl__request q)
 {
-    q.wire = random_below(2) ? DDL_WIRE_INT8 : DDL_WIRE_INT4;
+    q.wire = (ddl_wire)(DDL_WIRE_INT8 + random_below(3));
     q.by = DDL__ALGORITHM_PACKED;
     q.element = 4;
     q.count += 4096;
@@ -218,6 +218,28 @@ static bool check_packed(ddl__request q)
         return false;
     check_one(&q, HASH);
     return true;
+}
+
+/* A sum of more segments than packed plans support is sent as it is. */
+static void test_too_many_segments(void)
+{
+    ddl__topology *t = topology_of((int[]){1, 1}, 2, "", false);
+    ddl__request q = request_for(t);
+    q.by = DDL__ALGORITHM_NONE;
+    q.wire = DDL_WIRE_INT8;
+    q.segment_bytes = 4;
+    q.window = 0;
+    for (q.rank = 0; q.rank < 2; q.rank++)
+        for (int few = 0; few < 2; few++) {
+            q.count = few ? 1 << 20 : (int64_t)1 << 32;
+            ddl__plan *plan = ddl__plan_create(&q);
+            CHECK(plan, "no plan for %lld elements", (long long)q.count);
+            CHECK(plan->bits == (few ? 8 : 0) && (plan->by == DDL__ALGORITHM_PACKED) == few,
+                  "%lld elements: %s, %u bits", (long long)q.count, plan->name,
+                  (unsigned)plan->bits);
+            ddl__plan_destroy(plan);
+        }
+    ddl__topology_destroy(t);
 }
 
 /* Up to 24 ranks on hosts of up to 7, in random racks and aisles. */
@@ -513,6 +535,7 @@ int main(void)
     test_equal();
     test_halves();
     test_unequal();
+    test_too_many_segments();
     test_coarse();
     test_nodes();
     test_huge();

@@ -105,6 +105,34 @@ static void check_one(const ddl__kernels *kernels, ddl_wire wire, size_t n, size
           kernels->name, n, bits);
 }
 
+/* The format bf16: half a step of rounding at most, and no change when packed again. */
+static void check_bf16(const ddl__kernels *kernels, size_t n, size_t shift)
+{
+    static float x[MOST], unpacked[MOST + 4];
+    static unsigned char packed[2 * MOST + 8], again[2 * MOST + 8];
+    const size_t bytes = ddl__packed_bytes(n, 16);
+    fill(x, n);
+    memset(packed, CANARY, sizeof packed);
+    kernels->pack[DDL_WIRE_BF16](packed + shift, x, n);
+    CHECK(bytes == 2 * n && packed[shift + bytes] == CANARY, "%zu bytes", bytes);
+    unpacked[shift + n] = CANARY;
+    kernels->unpack[DDL_WIRE_BF16](unpacked + shift, packed + shift, n);
+    CHECK(unpacked[shift + n] == CANARY, "%s writes behind %zu elements", kernels->name, n);
+    for (size_t i = 0; i < n; i++) {
+        float want = x[i], got = unpacked[shift + i];
+        bool overflows = isfinite(want) && fabsf(want) > 0x1.fep127f;
+        CHECK(!isfinite(want) || overflows
+                  ? isnan(want) ? isnan(got)
+                    : overflows ? fabsf(got) >= 0x1.fep127f
+                                : got == want
+                  : fabs((double)got - want) <= fmax(fabs((double)want) / 256, 0x1p-134),
+              "%s: %g, not %g", kernels->name, (double)got, (double)want);
+    }
+    kernels->pack[DDL_WIRE_BF16](again, unpacked + shift, n);
+    CHECK(!memcmp(again, packed + shift, bytes), "%s: %zu elements change when packed again",
+          kernels->name, n);
+}
+
 int main(void)
 {
     const ddl__kernels *sets[4];
@@ -112,8 +140,10 @@ int main(void)
     for (size_t i = 0; i < n_sets; i++)
         for (ddl_wire wire = DDL_WIRE_INT8; wire <= DDL_WIRE_INT4; wire++)
             for (size_t n = 1; n < MOST; n += n < 300 ? 1 : 17)
-                for (size_t shift = 0; shift < 4; shift++)
+                for (size_t shift = 0; shift < 4; shift++) {
                     check_one(sets[i], wire, n, shift);
+                    check_bf16(sets[i], n, shift);
+                }
     printf("%zu instruction sets: all equal to the reference\n", n_sets);
     return 0;
 }

@@ -79,6 +79,19 @@ bool ddl__signatures_agree(const ddl__signature *one, const ddl__signature *othe
     return one->words[0] == other->words[0] && (one->words[1] & mask) == (other->words[1] & mask);
 }
 
+static uint64_t wire_of(const ddl__signature *signature)
+{
+    return signature->words[0] >> DDL__WIRE_SHIFT & 7;
+}
+
+void ddl__name_wires(ddl__signature *one, ddl__signature *other)
+{
+    if (wire_of(one) == wire_of(other))
+        return;
+    one->words[0] |= DDL__NAMES_WIRE;
+    other->words[0] |= DDL__NAMES_WIRE;
+}
+
 static void describe(char *text, size_t size, const ddl__signature *signature, bool whole)
 {
     uint64_t a = signature->words[0], b = signature->words[1];
@@ -103,6 +116,8 @@ static void describe(char *text, size_t size, const ddl__signature *signature, b
             uneven ? kinds[kind].block : "");
     if (kinds[kind].reduces)
         add(text, size, &n, ", %s", ddl__op_name((unsigned)(a & 0xff)));
+    if (kinds[kind].reduces && (wire_of(signature) || a & DDL__NAMES_WIRE))
+        add(text, size, &n, ", %s on the wire", ddl__wire_name((uint32_t)wire_of(signature)));
     if (kinds[kind].roots)
         add(text, size, &n, ", root %u", root);
     else if (root)

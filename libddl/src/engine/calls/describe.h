@@ -5,14 +5,21 @@
 
 #include "engine/calls/work.h"
 
-enum { DDL__CALL_MAX = 128, DDL__COUNT_BITS = 48, DDL__UNEVEN = 1 << 24 };
+enum {
+    DDL__CALL_MAX = 128,
+    DDL__COUNT_BITS = 48,
+    DDL__UNEVEN = 1 << 24,
+    DDL__WIRE_SHIFT = 25,
+    DDL__NAMES_WIRE = 1 << 28 /* only in copies: the text names the wire format, even f32 */
+};
 
-/* The signature of a call, which ranks compare: sequence, kind, dtype, op, even or uneven blocks,
- * root and count. */
+/* The signature of a call, which ranks compare: sequence, kind, dtype, op, wire format, even or
+ * uneven blocks, root and count. */
 static inline ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence)
 {
     uint64_t root = (uint64_t)call->root + call->counts_digest;
     return (ddl__signature){{(uint64_t)sequence << 32 | (call->blocks ? (uint64_t)DDL__UNEVEN : 0) |
+                                 (uint64_t)call->wire << DDL__WIRE_SHIFT |
                                  (uint64_t)call->kind << 16 | (uint64_t)call->dtype << 8 |
                                  (uint64_t)call->op,
                              root << DDL__COUNT_BITS | (uint64_t)call->count}};
@@ -29,7 +36,10 @@ void ddl__sign_block(ddl__signature *signature, int64_t count);
 const char *ddl__kind_name(ddl__kind kind);
 ddl__kind ddl__kind_named(const char *name);
 
-/* "all-reduce(f32, 100, sum)" */
+/* Let the texts of both operations name their wire formats, if these differ. */
+void ddl__name_wires(ddl__signature *one, ddl__signature *other);
+
+/* "all-reduce(f32, 100, sum)", "all-reduce(f32, 100, sum, int8 on the wire)" */
 void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature);
 
 /* Return true if ranks with these two signatures may have called the same operation. Counts of

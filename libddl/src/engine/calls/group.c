@@ -85,7 +85,7 @@ static bool is_small(const ddl__call *call, size_t small)
 
 static bool fits_together(const ddl__call *a, const ddl__call *b)
 {
-    return a->dtype == b->dtype && a->op == b->op && a->by == b->by;
+    return a->dtype == b->dtype && a->op == b->op && a->by == b->by && a->wire == b->wire;
 }
 
 uint32_t ddl__calls_pack(const ddl__call *calls, uint32_t n, uint32_t first, size_t small,

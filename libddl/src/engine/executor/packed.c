@@ -9,12 +9,12 @@ enum { PIECE = 16 * DDL__PACK_BLOCK };
 
 static ddl__pack_fn *packer(const ddl__runner *runner, const ddl_work *work)
 {
-    return runner->kernels->pack[work->plan->bits == 8 ? DDL_WIRE_INT8 : DDL_WIRE_INT4];
+    return runner->kernels->pack[work->call.wire];
 }
 
 static ddl__unpack_fn *unpacker(const ddl__runner *runner, const ddl_work *work)
 {
-    return runner->kernels->unpack[work->plan->bits == 8 ? DDL_WIRE_INT8 : DDL_WIRE_INT4];
+    return runner->kernels->unpack[work->call.wire];
 }
 
 static int64_t piece_at(int64_t at, int64_t length)
@@ -22,17 +22,23 @@ static int64_t piece_at(int64_t at, int64_t length)
     return length - at < PIECE ? length - at : PIECE;
 }
 
-/* Store what was lost of each element, for the error feedback: nothing in a block with an infinity
- * or a NaN, since the program will discard such a result. */
+/* Return true if an element, or with integers one of its block, has become an infinity or a NaN. */
+static bool is_special(const ddl_work *work, const unsigned char *packed, float rounded, int64_t i)
+{
+    const size_t block = (size_t)(i - i % DDL__PACK_BLOCK);
+    return work->plan->bits == 16
+               ? rounded - rounded != 0
+               : packed[ddl__packed_bytes(block, work->plan->bits)] == DDL__PACK_SPECIAL;
+}
+
+/* Store what was lost of each element, for the error feedback: nothing beside an infinity or a NaN,
+ * since the program will discard such a result. */
 static void keep_errors(const ddl_work *work, float *residual, const unsigned char *packed,
                         const float *exact, const float *rounded, double factor, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) {
-        int64_t block = i - i % DDL__PACK_BLOCK;
-        bool is_special =
-            packed[ddl__packed_bytes((size_t)block, work->plan->bits)] == DDL__PACK_SPECIAL;
-        residual[i] = is_special ? 0 : (exact[i] - rounded[i]) * (float)factor;
-    }
+    for (int64_t i = 0; i < count; i++)
+        residual[i] =
+            is_special(work, packed, rounded[i], i) ? 0 : (exact[i] - rounded[i]) * (float)factor;
 }
 
 static void pack_piece(const ddl__runner *runner, const ddl_work *work, const float *values,
@@ -96,7 +102,7 @@ static bool run_pack(ddl__runner *runner, ddl_work *work, const ddl__step *step,
 static void round_piece(const ddl__runner *runner, const ddl_work *work, float *values,
                         float *residual, int64_t count)
 {
-    unsigned char packed[PIECE + PIECE / DDL__PACK_BLOCK];
+    unsigned char packed[2 * PIECE];
     float exact[PIECE];
     memcpy(exact, values, (size_t)count * sizeof *exact);
     packer(runner, work)(packed, exact, (size_t)count);

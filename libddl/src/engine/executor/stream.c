@@ -75,6 +75,21 @@ static bool make_operands(ddl__runner *runner, int n)
     return more;
 }
 
+/* Log once for each size class, on rank 0, that a wire format is not used. */
+static void warn_unpacked(ddl__plans *plans, const ddl__request *request, const ddl__plan *plan)
+{
+    uint64_t class = (uint64_t)1 << ddl__class_of(request->count * (int64_t)request->element);
+    if (!request->wire || plan->bits || request->rank || request->size == 1 ||
+        plans->warned & class)
+        return;
+    plans->warned |= class;
+    ddl__log(DDL__WARN,
+             "the wire format is %s, but a sum of %lld f32 is sent as f32, because it has too many "
+             "segments: increase segment_bytes, which is %lld",
+             ddl__wire_name(request->wire), (long long)request->count,
+             (long long)request->segment_bytes);
+}
+
 /* Return the plan of a call. The log does not explain the plan if the call itself requests the
  * algorithm, or if it is for some of the ranks. */
 static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *request,
@@ -96,6 +111,7 @@ static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *reque
             return NULL;
         }
         plan_log(request, plan);
+        warn_unpacked(plans, request, plan);
         if (!call->by && !call->among)
             plans_explain(plans, request, plan);
         ddl__plan_destroy(plans->entries[i].plan);
@@ -123,6 +139,7 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
     size_t n = (size_t)size;
     ddl__runner *runner = &stream->runner;
     stream->tail = &stream->head;
+    stream->packs_from = INT64_MAX;
     runner->rank = rank;
     runner->size = size;
     runner->links = links;
@@ -238,16 +255,11 @@ static const ddl__order *order_for(const ddl__stream *stream, const ddl__call *c
     return in_order ? &stream->order->by_rank : NULL;
 }
 
-/* Return the wire format of a call. Calls that share a buffer are not packed: a large value of one
- * would round another's to 0. */
+/* Return the wire format of a call's plan. Calls that share a buffer are not packed: a large value
+ * of one would round another's to 0. */
 static ddl_wire wire_of(const ddl__stream *stream, const ddl__call *call)
 {
-    bool sums = call->op == DDL_SUM || call->op == DDL_AVERAGE;
-    bool whole = !call->among && !call->order && !call->bundle && !call->hold;
-    return call->kind == DDL__ALLREDUCE && call->dtype == DDL_F32 && sums && whole &&
-                   call->count >= stream->packs_from
-               ? stream->wire
-               : 0;
+    return call->bundle || call->count < stream->packs_from ? 0 : (ddl_wire)call->wire;
 }
 
 static ddl__request stream_request(const ddl__stream *stream, const ddl__call *call)

@@ -20,7 +20,8 @@ typedef struct ddl__plans {
         ddl_order *order;
     } entries[DDL__PLANS];
     uint64_t explained[DDL__ALLTOALL + 1]; /* bits of the logged size classes, by kind */
-    ddl__plan *uneven;                     /* the last plan only: uneven counts seldom repeat */
+    uint64_t warned;   /* bits of the size classes of sums that cannot be packed */
+    ddl__plan *uneven; /* the last plan only: uneven counts seldom repeat */
 } ddl__plans;
 
 typedef struct ddl__stream {
@@ -41,7 +42,6 @@ typedef struct ddl__stream {
     bool all_shared;
     const ddl__topology *topology;
     const ddl_order *order;      /* the order of the ranks' floats; NULL: any; borrowed */
-    ddl_wire wire;               /* the format of sums of f32 between hosts; 0: nothing is packed */
     int64_t packs_from;          /* the fewest elements of a sum that is packed */
     ddl__algorithm by;           /* the algorithm if `choices` have none; 0: the costs choose */
     const ddl__choices *choices; /* measured choices, or NULL; borrowed, like the meter */

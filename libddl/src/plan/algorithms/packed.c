@@ -8,7 +8,7 @@
  * all ranks get the same bits. Within a host nothing is packed.
  *
  * Steps, messages and bytes: those of a reduce-scatter and an all-gather over hosts; a span between
- * hosts has 0.252 (int8) or 0.127 (int4) of the bytes. */
+ * hosts has 0.5 (bf16), 0.252 (int8) or 0.127 (int4) of the bytes. */
 #include "plan/builder.h"
 
 /* A shorter sum, such as the average of a loss, takes no time on the wire, and keeps its precision.
@@ -30,7 +30,7 @@ static bool fits(const ddl__request *request)
 
 static void cost(ddl__cost *c)
 {
-    double bits = c->request->wire == DDL_WIRE_INT8 ? 8 : 4;
+    double bits = ddl__wire_bits(c->request->wire);
     for (int way = 0; way < 2; way++)
         ddl__hosts_cost(c, bits / 32);
 }

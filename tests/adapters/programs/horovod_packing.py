@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run by test_torch_packing on 2 or more ranks that are joined by TCP, so that each is a host:
+training with Horovod's interface and gradients in a wire format of fewer bytes."""
+
+import copy
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+import ddl_horovod.torch as hvd
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+STEPS = 40
+torch.manual_seed(5)
+target = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64))
+inputs = torch.randn(size * 32, 64)
+wanted = target(inputs).detach()
+own = slice(rank * 32, rank * 32 + 32)
+
+
+class Training:
+    def __init__(self, compression: Any, groups: int | None = None) -> None:
+        torch.manual_seed(9)
+        self.model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64))
+        self.optimizer = hvd.DistributedOptimizer(
+            torch.optim.Adam(self.model.parameters(), lr=0.003),
+            named_parameters=self.model.named_parameters(),
+            compression=compression,
+            groups=groups,
+        )
+
+    def run(self, steps: int) -> "Training":
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            nn.functional.mse_loss(self.model(inputs[own]), wanted[own]).backward()
+            self.optimizer.step()
+        every = hvd.allgather(self.flat()[None])
+        assert all(torch.equal(each, every[0]) for each in every), "parameters differ"
+        return self
+
+    def flat(self) -> torch.Tensor:
+        return torch.cat([each.detach().flatten() for each in self.model.parameters()])
+
+    def loss(self) -> float:
+        with torch.no_grad():
+            return float(nn.functional.mse_loss(self.model(inputs), wanted))
+
+
+exact = Training(hvd.Compression.none).run(STEPS).loss()
+before = Training(hvd.Compression.none).loss()
+for compression, groups in ((hvd.Compression.int8, None), (hvd.Compression.int4, 1)):
+    training = Training(compression, groups).run(STEPS)
+    lost = (training.loss() - exact) / (before - exact)
+    print(f"{rank} {compression.wire}: {lost:.3%} of what f32 learns is lost", file=sys.stderr)
+    assert abs(lost) < 0.01
+    states = copy.deepcopy((training.model.state_dict(), training.optimizer.state_dict()))
+    residuals = states[1]["ddl_residuals"]["residuals"]
+    assert len(residuals) == 4 and max(float(each.abs().max()) for each in residuals.values()) > 0
+    training.run(5)
+    another = Training(compression, groups).run(1)
+    another.model.load_state_dict(states[0])
+    another.optimizer.load_state_dict(states[1])
+    assert torch.equal(another.run(5).flat(), training.flat())
+
+# A rank that has joined takes part with zeros.
+model = nn.Linear(128, 128)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=1), compression=hvd.Compression.int8
+)
+if rank > 0:
+    model(torch.ones(1, 128)).sum().backward()
+    optimizer.step()
+hvd.join()
+
+
+def check_refusal(text: str, function: Any) -> None:
+    try:
+        function()
+    except ValueError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError("not refused")
+
+
+check_refusal(
+    "only for the gradients", lambda: hvd.allreduce(inputs, compression=hvd.Compression.int8)
+)
+check_refusal(
+    "supports neither Adasum",
+    lambda: hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1), compression=hvd.Compression.int4, op=hvd.Adasum
+    ),
+)
+print("done")
+hvd.shutdown()

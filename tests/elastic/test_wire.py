@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic jobs refuse wire formats, with which bits would depend on the number of workers."""
+
+import pytest
+
+from ddl_elastic.job import Job
+from ddl_elastic.worker.loop import Loop
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.parametrize("wire", ["int8", "int4"])
+def test_wire_formats_are_refused(monkeypatch: pytest.MonkeyPatch, wire: str) -> None:
+    monkeypatch.setenv("DDL_WIRE", wire)
+    with pytest.raises(ValueError, match=f"DDL_WIRE is {wire}, but an elastic job adds"):
+        Job(model=dict, data=[(0, 0)] * 8, loss=max, optimizer=dict, batch=8, logical=8, passes=1)
+    with pytest.raises(ValueError, match="bits do not depend on the number of workers; unset"):
+        Loop(None, None, batch=8, logical=8)  # type: ignore[arg-type]
