@@ -304,18 +304,22 @@ def _own_name(given: str, known: Collection[str]) -> str:
     return next((name for name in names if name in known), given)
 
 
-def find_misplaced(command: Sequence[str], said: str) -> str:
-    """Return an option of ddlrun that stands after the program and that the program rejects, or "".
+def explain_misplaced(parser: argparse.ArgumentParser, command: Sequence[str], said: str) -> str:
+    """Return a hint if an option of `parser` stands after the program and the program rejects it.
+    Return "" if there is none.
 
     said   the program's last lines
     """
-    known = make_parser()._option_string_actions
+    known = parser._option_string_actions
     rejected = "\n".join(line for line in said.splitlines() if _REJECTED.search(line))
     for word in command[1:]:
         name = word.partition("=")[0]
         is_own = name.startswith("-") and _own_name(name, known) in known
         if is_own and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rejected):
-            return name
+            return (
+                f"{parser.prog} passed {name} to the program, because it stands after the program:"
+                f" write options of {parser.prog} before the program"
+            )
     return ""
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ddl_launch import placement, sockets, submit, topology
 from ddl_launch.allocation import Allocation, find_allocation
-from ddl_launch.arguments import find_misplaced, find_number, parse
+from ddl_launch.arguments import explain_misplaced, find_number, make_parser, parse
 from ddl_launch.console import Console, open_standard_streams
 from ddl_launch.errors import FAILED, INTERRUPTED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import (
@@ -109,11 +109,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
 def _finish(job: Supervisor, command: list[str], console: Console) -> int:
     """Run the job. Return its exit code. Explain an option at the wrong place."""
     code = job.run()
-    if code == USAGE and (option := find_misplaced(command, job.last_words())):
-        console.log(
-            f"ddlrun passed {option} to the program, because it stands after the program: write"
-            " options of ddlrun before the program"
-        )
+    if code == USAGE and (hint := explain_misplaced(make_parser(), command, job.last_words())):
+        console.log(hint)
     return code
 
 
