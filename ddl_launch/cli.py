@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddlrun: prepares the ranks' environments from its options, and runs the ranks."""
 
-# PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program
-
 from __future__ import annotations
 
 import argparse
