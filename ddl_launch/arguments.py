@@ -38,6 +38,7 @@ examples:
   ddlrun -H h1,h2 --check                  check the hosts and measure the network
   ddlrun --submit slurm -nodes 2 -accelerators 4 train.py
   ddlrun -n 4 --output-dir logs train.py   write logs/rank.0.out, logs/rank.0.err, ...
+  ddlrun -n 4 --timeline trace train.py    write trace/timeline.json, for ui.perfetto.dev
   DDL_LINKS=tcp ddlrun -n 2 train.py       use TCP instead of shared memory
 
 output: Each line begins with the rank that printed it. A progress bar of rank 0 stays at the bottom
@@ -248,6 +249,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         type=Path,
         help="write the output of rank N to DIR/rank.N.out and DIR/rank.N.err",
+    )
+    _add(
+        group,
+        "--timeline",
+        metavar="DIR",
+        type=Path,
+        help="write the operations of all ranks to DIR/timeline.json, for ui.perfetto.dev",
     )
     _add(
         group,

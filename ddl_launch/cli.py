@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddl_launch import placement, sockets, submit, topology
+from ddl_launch import placement, sockets, submit, timeline, topology
 from ddl_launch.allocation import Allocation, find_allocation
 from ddl_launch.arguments import explain_misplaced, find_number, make_parser, parse
 from ddl_launch.console import Console, open_standard_streams
@@ -73,6 +73,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LaunchError(USAGE, f"--output-dir {folder}: {error.strerror}") from None
+    if arguments.timeline and not arguments.dry_run:
+        timeline.prepare(arguments.timeline)
     command = _command(arguments)
     if all(_is_this_machine(host) for host in layout.hosts):
         return _run_here(arguments, command, layout.size, environment, cores, console)
@@ -101,12 +103,17 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         print(preview(plan, _free_ports()))
         return 0
-    return _finish(RemoteJob(plan, console), command, console)
+    return _finish(RemoteJob(plan, console), command, arguments, console)
 
 
-def _finish(job: Supervisor, command: list[str], console: Console) -> int:
-    """Run the job. Return its exit code. Explain an option at the wrong place."""
+def _finish(
+    job: Supervisor, command: list[str], arguments: argparse.Namespace, console: Console
+) -> int:
+    """Run the job. Return its exit code. Join its timeline, and explain an option at the wrong
+    place."""
     code = job.run()
+    if arguments.timeline:
+        console.log(timeline.join(arguments.timeline))
     if code == USAGE and (hint := explain_misplaced(make_parser(), command, job.last_words())):
         console.log(hint)
     return code
@@ -198,6 +205,8 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
             raise LaunchError(USAGE, f"-x {name}: the variable is not set in ddlrun's environment")
     if arguments.timeline_filename:
         shared["HOROVOD_TIMELINE"] = arguments.timeline_filename
+    if arguments.timeline:
+        shared["DDL_TIMELINE_DIR"] = str(arguments.timeline.absolute())
     shape = (arguments.nodes, arguments.racks, arguments.aisles)
     if any(shape):
         description = topology.describe(len(layout.hosts), *shape)
@@ -305,7 +314,7 @@ def _run_here(
         arguments.grace,
         summary=arguments.verbose,
     )
-    return _finish(LocalJob(plan, console), command, console)
+    return _finish(LocalJob(plan, console), command, arguments, console)
 
 
 def _has_loopback() -> bool:

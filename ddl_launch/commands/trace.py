@@ -52,6 +52,7 @@ class Record:
     name: str
     events: tuple[TraceEvent, ...]
     raw: tuple[dict[str, Any], ...]
+    missing: int = 0  # operations of a timeline that followed each other too fast to be copied
 
     def last(self, lane: int | None = None) -> TraceEvent | None:
         found = [e for e in self.events if lane is None or e.lane == lane]
@@ -96,7 +97,7 @@ def _read(path: Path) -> Record:
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: {error}") from None
     try:
-        value = json.loads(text)
+        value = _parse(text)
     except json.JSONDecodeError as error:
         raise TraceError(f"{path}: the file is not JSON, or is truncated: {error}") from None
     try:
@@ -112,7 +113,19 @@ def _read(path: Path) -> Record:
     comm = _NAME.fullmatch(path.name)
     events.sort(key=lambda e: e.number)
     kept = tuple(e for e in raw if e["ph"] == "X")
-    return Record(path, comm[1] if comm else "", rank, name, tuple(events), kept)
+    missing = int(value.get("missing", 0))
+    return Record(path, comm[1] if comm else "", rank, name, tuple(events), kept, missing)
+
+
+def _parse(text: str) -> Any:
+    """Parse a record. A killed process leaves a timeline without its end."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        try:
+            return json.loads(text[: text.rfind("}}") + 2] + "]}")
+        except json.JSONDecodeError:
+            raise error from None
 
 
 def _event(e: dict[str, Any]) -> TraceEvent:
@@ -177,6 +190,11 @@ def _comm_summary(comm: str, records: Sequence[Record], size: int | None) -> str
         number = last.number if last.sequence is None else last.sequence
         rows.append([record.name, last.name, str(number), last.status, _length(last)])
     lines += [show(rows), *_waited_for(records, size)]
+    lines += [
+        f"{r.name}: {r.missing} operations are missing, because they followed each other too fast"
+        for r in records
+        if r.missing
+    ]
     slow = sorted(
         ((e, r) for r in records for e in r.events if e.done and not e.short),
         key=lambda pair: -pair[0].length,
