@@ -38,7 +38,7 @@ def check(rank: int) -> None:
     """
     global _warned
     _first_port()
-    _handle_dump_signal()
+    handle_dump_signal()
     if not _warned and rank <= 0:
         from ddl_core import variables
 
@@ -80,7 +80,9 @@ def left(package: str) -> None:
             _server = None
 
 
-def _handle_dump_signal() -> None:
+def handle_dump_signal() -> None:
+    """Print the comms' state on the signal DDL_DUMP_SIGNAL from now on. `check` calls this. Raises
+    InvalidArgument if it is not a signal."""
     name = os.environ.get("DDL_DUMP_SIGNAL", "")
     if not name or name in _handled:
         return
