@@ -195,6 +195,11 @@ def _comm_summary(comm: str, records: Sequence[Record], size: int | None) -> str
         for r in records
         if r.missing
     ]
+    late = late_starts(records)
+    if any(wait for _, wait in late.values()):
+        rows = [["started last", "operations", "the others waited for it"]]
+        rows += [[r.name, str(late[r.rank][0]), show_seconds(late[r.rank][1])] for r in records]
+        lines += ["", show(rows)]
     slow = sorted(
         ((e, r) for r in records for e in r.events if e.done and not e.short),
         key=lambda pair: -pair[0].length,
@@ -221,6 +226,23 @@ def blocking(records: Sequence[Record]) -> tuple[TraceEvent | None, list[Record]
     number = first.sequence or 0
     late = [r for r in records if not (last := lasts[r.rank]) or (last.sequence or 0) < number]
     return first, late
+
+
+def late_starts(records: Sequence[Record]) -> dict[int, tuple[int, float]]:
+    """Return for each rank of one comm the number of operations by order that it started last, and
+    the seconds that the first rank waited for it. Only operations that all records have count."""
+    starts: dict[int, list[tuple[float, int]]] = {}
+    for record in records:
+        for event in record.events:
+            if event.lane == 0 and event.sequence is not None:
+                starts.setdefault(event.sequence, []).append((event.start, record.rank))
+    found = {record.rank: (0, 0.0) for record in records}
+    for begun in starts.values():
+        if len(begun) == len(records) > 1:
+            (first, _), (last, rank) = min(begun), max(begun)
+            number, wait = found[rank]
+            found[rank] = number + 1, wait + (last - first) * 1e-6
+    return found
 
 
 def missing(records: Sequence[Record], size: int | None) -> list[int]:

@@ -87,6 +87,15 @@ def test_summary_names_late_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "rank 2 on a  none" in said
 
 
+def test_summary_names_slow_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    later = [{**event(n), "ts": 1e6 + n + 5e5} for n in (1, 2)]
+    a = write(tmp_path / "a", 0, event(1), event(2), event(3))
+    b = write(tmp_path / "b", 1, *later)
+    assert main(["trace", a, b]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"rank 0 on a +0 +0 us\nrank 1 on a +2 +1 s", said), said
+
+
 def test_two_comms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (tmp_path / f"ddl-{comm * 16}-rank0.json" for comm in "12")
     write(first, 0, event(1))
