@@ -24,7 +24,8 @@ def test_hang_is_located(tmp_path: Path) -> None:
     lines: list[str] = []
     for expected in ("not called by rank 1; rank 1 on ", 'hang.py", line 9 in <module>'):
         while expected not in "".join(lines):
-            assert (line := job.stderr.readline()), lines
+            line = job.stderr.readline()
+            assert line, lines
             lines.append(line)
         job.send_signal(signal.SIGUSR1)
     assert lines[-1].startswith("[1] ")
