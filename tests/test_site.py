@@ -131,7 +131,7 @@ QUESTIONS = [
     ("connection refused", "troubleshooting.html"),
     ("mpirun", "launching.html"),
     ("OMP_NUM_THREADS", "launching.html"),
-    ("GPU NCCL", "choosing.html"),
+    ("GPU NCCL", "gpu.html"),
     ("encrypt", "security.html"),
     ("SIGKILL", "troubleshooting.html"),
     ("firewall ports", "troubleshooting.html"),

@@ -19,6 +19,8 @@ TERMS = {
         *("autotune", "horovodrun", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_ALGO"),
         *("GLOO_SOCKET_IFNAME", "HOROVOD_TIMELINE", "MPI_Allreduce", "ncclAllReduce", "mpi4py"),
     ],
+    "troubleshooting": ["SIGKILL", "error message", "connection refused", "out of memory"],
+    "gpu": ["CUDA", "GPU", "NCCL"],
     "security": ["encryption", "TLS", "token"],
     "reliability": ["timeout", "heartbeat", "metrics", "Prometheus"],
     "languages": ["Fortran", "Rust", "Go", "Lua", "header", "pkg-config"],
