@@ -23,7 +23,8 @@ TERMS = {
     "gpu": ["CUDA", "GPU", "NCCL"],
     "security": ["encryption", "TLS", "token"],
     "reliability": ["timeout", "heartbeat", "metrics", "Prometheus"],
-    "languages": ["Fortran", "Rust", "Go", "Lua", "header", "pkg-config"],
+    "languages": ["Fortran", "Rust", "Go", "Lua"],
+    "wheel": ["header", "pkg-config", "static library", "find_package", "deb"],
 }
 
 
