@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import re
 import shutil
 import sys
 import threading
@@ -139,22 +140,26 @@ QUESTIONS = [
 ]
 
 
+def search(browser: Any, address: str, words: str) -> list[str]:
+    """Return the pages that a search finds, the best first."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.get(f"{address}/search.html?q={urllib.parse.quote(words)}")
+    finished = "return document.querySelector('.search-summary')?.textContent.includes('found')"
+    WebDriverWait(browser, LIMIT).until(lambda b: b.execute_script(finished))
+    links = browser.find_elements(By.CSS_SELECTOR, "#search-results li > a")
+    found = [link.get_attribute("href").removeprefix(f"{address}/") for link in links]
+    return list(dict.fromkeys(re.split("[?#]", each)[0] for each in found))
+
+
 @pytest.mark.parametrize(("words", "page"), QUESTIONS)
 def test_ten_questions(browser: Any, address: str, words: str, page: str) -> None:
     """How do I install it? Does my DDP program run? Why is the connection refused? How do I start
     it under mpirun? How many threads do my ranks have? Can I use GPUs? Is my data encrypted? Why
     did my rank get SIGKILL? Which ports must the firewall open? Are results the same from run to
     run? The answer is among the first five pages found."""
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    browser.get(f"{address}/search.html?q={words}")
-    finished = "return document.querySelector('.search-summary')?.textContent.includes('found')"
-    WebDriverWait(browser, LIMIT).until(lambda b: b.execute_script(finished))
-    links = browser.find_elements(By.CSS_SELECTOR, "#search-results li > a")
-    found = [link.get_attribute("href").rsplit("/", 1)[1].split("?")[0] for link in links]
-    first = list(dict.fromkeys(each.split("#")[0] for each in found))[:5]
-    assert page in first
+    assert page in search(browser, address, words)[:5]
 
 
 sys.path.insert(0, str(SITE.parents[1] / "docs" / "site"))
@@ -163,15 +168,8 @@ from search_terms import TERMS  # noqa: E402
 
 @pytest.mark.parametrize("page", TERMS)
 def test_page_of_each_term_is_first(browser: Any, address: str, page: str) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-
     for term in TERMS[page]:
-        browser.get(f"{address}/search.html?q={urllib.parse.quote(term)}")
-        finished = "return document.querySelector('.search-summary')?.textContent.includes('found')"
-        WebDriverWait(browser, LIMIT).until(lambda b: b.execute_script(finished))
-        first = browser.find_element(By.CSS_SELECTOR, "#search-results li > a")
-        assert first.get_attribute("href").split(address)[1].startswith(f"/{page}.html"), term
+        assert search(browser, address, term)[0] == f"{page}.html", term
 
 
 def test_code_can_be_copied(browser: Any, address: str) -> None:
