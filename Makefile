@@ -4,7 +4,7 @@
 VENV ?= .venv
 # The small environment of `make check`, without a framework.
 CHECK_VENV ?= .venv-check
-# The PyTorch to install. The CPU builds of other versions work as well; see README.md.
+# The PyTorch to install. The CPU builds work as well, and are much smaller; see README.md.
 TORCH ?= torch==2.13.0
 # The TensorFlow for the tests, which brings Keras: the one without the GPU's libraries is half as large.
 TENSORFLOW ?= tensorflow-cpu==2.21.0
@@ -239,7 +239,7 @@ docs: $(VENV)/docs.stamp ## build the site in build/docs
 test-snippets: $(VENV)/test.stamp ## run every block of code in README and docs, also those that need minutes; as root
 	@$(VENV)/bin/pytest -q -m '' tests/test_snippets.py
 
-test-newcomer: ## follow README and tutorial line by line in a fresh clone with a fresh environment; as root, ten minutes
+test-newcomer: ## follow README, the tutorial, and the installation on two hosts line by line in fresh clones; as root, fifteen minutes
 	@python3 tests/newcomer.py
 
 test-docs: docs ## build the site, and test it in headless Chromium; a minute

@@ -3,7 +3,7 @@
 
 import sys
 
-from ddl_launch.cli import main
+from ddl_launch.entry import ddlrun
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ddlrun())

@@ -37,6 +37,7 @@ examples:
   ddlrun -H h1,h2 --check                  check the hosts and measure the network
   ddlrun --submit slurm -nodes 2 -accelerators 4 train.py
   ddlrun -n 4 --output-dir logs train.py   write logs/rank.0.out, logs/rank.0.err, ...
+  ddlrun -n 4 --timeline trace train.py    write trace/timeline.json, for ui.perfetto.dev
   DDL_LINKS=tcp ddlrun -n 2 train.py       use TCP instead of shared memory
 
 output: Each line begins with the rank that printed it. A progress bar of rank 0 stays at the bottom
@@ -250,6 +251,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     _add(
         group,
+        "--timeline",
+        metavar="DIR",
+        type=Path,
+        help="write the operations of all ranks to DIR/timeline.json, for ui.perfetto.dev",
+    )
+    _add(
+        group,
         "--timeline-filename",
         metavar="FILE",
         help="write a timeline of ddl_horovod to FILE; sets HOROVOD_TIMELINE",
@@ -303,18 +311,22 @@ def _own_name(given: str, known: Collection[str]) -> str:
     return next((name for name in names if name in known), given)
 
 
-def find_misplaced(command: Sequence[str], said: str) -> str:
-    """Return an option of ddlrun that stands after the program and that the program rejects, or "".
+def explain_misplaced(parser: argparse.ArgumentParser, command: Sequence[str], said: str) -> str:
+    """Return a hint if an option of `parser` stands after the program and the program rejects it.
+    Return "" if there is none.
 
     said   the program's last lines
     """
-    known = make_parser()._option_string_actions
+    known = parser._option_string_actions
     rejected = "\n".join(line for line in said.splitlines() if _REJECTED.search(line))
     for word in command[1:]:
         name = word.partition("=")[0]
         is_own = name.startswith("-") and _own_name(name, known) in known
         if is_own and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rejected):
-            return name
+            return (
+                f"{parser.prog} passed {name} to the program, because it stands after the program:"
+                f" write options of {parser.prog} before the program"
+            )
     return ""
 
 

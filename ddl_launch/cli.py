@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ddlrun: prepares the ranks' environments from its options, and runs the ranks."""
 
-# PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program
-
 from __future__ import annotations
 
 import argparse
@@ -16,8 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddl_launch import submit
-from ddl_launch.arguments import find_misplaced, find_number, parse
+from ddl_launch import submit, timeline
+from ddl_launch.arguments import explain_misplaced, find_number, make_parser, parse
 from ddl_launch.errors import FAILED, INTERRUPTED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import topology
 from ddl_launch.hosts.allocation import Allocation, find_allocation
@@ -77,6 +75,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LaunchError(USAGE, f"--output-dir {folder}: {error.strerror}") from None
+    if arguments.timeline and not arguments.dry_run:
+        timeline.prepare(arguments.timeline)
     command = _command(arguments)
     if all(_is_this_machine(host) for host in layout.hosts):
         return _run_here(arguments, command, layout.size, environment, cores, console)
@@ -105,17 +105,19 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         print(preview(plan, _free_ports()))
         return 0
-    return _finish(RemoteJob(plan, console), command, console)
+    return _finish(RemoteJob(plan, console), command, arguments, console)
 
 
-def _finish(job: Supervisor, command: list[str], console: Console) -> int:
-    """Run the job. Return its exit code. Explain an option at the wrong place."""
+def _finish(
+    job: Supervisor, command: list[str], arguments: argparse.Namespace, console: Console
+) -> int:
+    """Run the job. Return its exit code. Join its timeline, and explain an option at the wrong
+    place."""
     code = job.run()
-    if code == USAGE and (option := find_misplaced(command, job.last_words())):
-        console.log(
-            f"ddlrun passed {option} to the program, because it stands after the program: write"
-            " options of ddlrun before the program"
-        )
+    if arguments.timeline:
+        console.log(timeline.join(arguments.timeline))
+    if code == USAGE and (hint := explain_misplaced(make_parser(), command, job.last_words())):
+        console.log(hint)
     return code
 
 
@@ -205,6 +207,8 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
             raise LaunchError(USAGE, f"-x {name}: the variable is not set in ddlrun's environment")
     if arguments.timeline_filename:
         shared["HOROVOD_TIMELINE"] = arguments.timeline_filename
+    if arguments.timeline:
+        shared["DDL_TIMELINE_DIR"] = str(arguments.timeline.absolute())
     shape = (arguments.nodes, arguments.racks, arguments.aisles)
     if any(shape):
         description = topology.describe(len(layout.hosts), *shape)
@@ -312,7 +316,7 @@ def _run_here(
         arguments.grace,
         summary=arguments.verbose,
     )
-    return _finish(LocalJob(plan, console), command, console)
+    return _finish(LocalJob(plan, console), command, arguments, console)
 
 
 def _has_loopback() -> bool:

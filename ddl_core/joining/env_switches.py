@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -17,22 +18,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ddl_core")
 
+_DUMP_SIGNALS = ("USR1", "USR2", "QUIT", "HUP")
+
 _lock = threading.Lock()
 _joined: set[str] = set()  # the packages that have joined this process to a job
 _server: metrics.Server | None = None  # exists if DDL_METRICS_PORT is set
+_handled: set[str] = set()  # the values of DDL_DUMP_SIGNAL that were applied
 _warned = False  # whether misspelt variables were reported; once is enough
 
 
 def check(rank: int) -> None:
-    """Warn of misspelt variables before this process joins a job, unless another rank does so.
+    """Apply DDL_DUMP_SIGNAL before this process joins a job, and warn of misspelt variables, unless
+    another rank does so.
 
     rank   the number of this rank, negative if it is not known yet. Only rank 0 and ranks without
            a number warn
 
-    Raises InvalidArgument if DDL_METRICS_PORT is not a port.
+    Raises InvalidArgument if DDL_METRICS_PORT is not a port, or DDL_DUMP_SIGNAL not a signal.
     """
     global _warned
     _first_port()
+    handle_dump_signal()
     if not _warned and rank <= 0:
         from ddl_core.joining import variables
 
@@ -72,6 +78,24 @@ def left(package: str) -> None:
         if not _joined and _server is not None:
             _server.close()
             _server = None
+
+
+def handle_dump_signal() -> None:
+    """Print the comms' state on the signal DDL_DUMP_SIGNAL from now on. `check` calls this. Raises
+    InvalidArgument if it is not a signal."""
+    name = os.environ.get("DDL_DUMP_SIGNAL", "")
+    if not name or name in _handled:
+        return
+    if name.upper().removeprefix("SIG") not in _DUMP_SIGNALS:
+        from ddl_core.errors import InvalidArgument
+
+        raise InvalidArgument(
+            f"DDL_DUMP_SIGNAL is {name}; must be one of {', '.join(_DUMP_SIGNALS)}"
+        )
+    from ddl_core.diagnosis.dump import dump_on_signal
+
+    dump_on_signal(signal.Signals["SIG" + name.upper().removeprefix("SIG")])
+    _handled.add(name)
 
 
 def _first_port() -> int | None:

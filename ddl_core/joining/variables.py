@@ -46,6 +46,11 @@ GROUPS: dict[str, dict[str, str]] = {
         " Default: 10000.",
         "DDL_TRACE_DIR": "names a folder to which each rank writes its flight record when its comm"
         " fails. The folder must exist.",
+        "DDL_TIMELINE_DIR": "names a folder to which each rank writes all operations of its comms"
+        " as they end; `ddlrun --timeline` sets it. The folder must exist. `DDL_TRACE_DIR` then has"
+        " no effect.",
+        "DDL_DUMP_SIGNAL": "is a signal, such as `USR1`, at which a rank prints the operations that"
+        " it waits for and the stacks of its threads. Default: none.",
         "DDL_METRICS_PORT": "is the port at which local rank 0 serves metrics. The next local ranks"
         " use the next ports. Default: no metrics.",
     },

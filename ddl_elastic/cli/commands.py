@@ -37,7 +37,8 @@ from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_elastic.hidden.recording import watch_clock
 from ddl_elastic.job import parse_workers
-from ddl_launch.errors import CommandError
+from ddl_launch.arguments import explain_misplaced
+from ddl_launch.errors import USAGE, CommandError
 from ddl_launch.hosts.layout import parse_hosts
 
 _RAY_SLOTS = 1024
@@ -177,10 +178,10 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     run.add_argument("--quiet", action="store_true", help="show neither progress nor events")
     add_program(run)
-    run.set_defaults(run=_run)
+    run.set_defaults(run=lambda arguments: _run(arguments, run))
     add_agent(commands)
     add_resume(commands)
-    add_verify(commands, lambda words: _run(run.parse_args(words[1:])))
+    add_verify(commands, lambda words: _run(run.parse_args(words[1:]), run))
     scaled = commands.add_parser(
         "scale",
         help="change the number of workers of a job that runs on this machine",
@@ -197,7 +198,7 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     scaled.set_defaults(run=_scale)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     environment.fix_hashes()
     check_program(arguments)
     size = _size(arguments)
@@ -221,6 +222,9 @@ def _run(arguments: argparse.Namespace) -> int:
             where = (address[0], opened.port)
             file = JobFile(where, token, opened.job, secret, arguments.threads, order, size)
         code = run_job(job, arguments.name, secret, file, progress, arguments.report)
+    command = [str(arguments.program), *arguments.arguments]
+    if code == USAGE and (hint := explain_misplaced(parser, command, progress.last_words)):
+        print(f"ddl: {hint}", file=sys.stderr)
     if traces:
         check("--trace", arguments.trace, lambda: job.write_trace(arguments.trace, traces))
     return code

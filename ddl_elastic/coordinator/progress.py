@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TextIO
 
 from ddl_elastic.coordinator.coordinator import EventListener
+
+_LAST_LINES = 50
 
 
 class Progress(EventListener):
@@ -30,6 +33,7 @@ class Progress(EventListener):
     ) -> None:
         self._shown, self._on_step = shown, on_step
         self._output = output or (sys.stderr if shown else None)
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._bar: Any = None
         if shown:
             try:
@@ -59,7 +63,13 @@ class Progress(EventListener):
         if self._shown:
             self._write(text, sys.stderr)
 
+    @property
+    def last_words(self) -> str:
+        """The last lines of the workers' output."""
+        return "\n".join(self._last)
+
     def output(self, text: str) -> None:
+        self._last.append(text)
         if self._output:
             self._write(text, self._output)
 

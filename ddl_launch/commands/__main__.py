@@ -3,7 +3,7 @@
 
 import sys
 
-from ddl_launch.commands.cli import main
+from ddl_launch.entry import ddl
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ddl())

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of ddl."""
 
-# PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program
-
 from __future__ import annotations
 
 import argparse

@@ -52,6 +52,7 @@ class Record:
     name: str
     events: tuple[TraceEvent, ...]
     raw: tuple[dict[str, Any], ...]
+    missing: int = 0  # operations of a timeline that followed each other too fast to be copied
 
     def last(self, lane: int | None = None) -> TraceEvent | None:
         found = [e for e in self.events if lane is None or e.lane == lane]
@@ -96,7 +97,7 @@ def _read(path: Path) -> Record:
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: {error}") from None
     try:
-        value = json.loads(text)
+        value = _parse(text)
     except json.JSONDecodeError as error:
         raise TraceError(f"{path}: the file is not JSON, or is truncated: {error}") from None
     try:
@@ -112,7 +113,19 @@ def _read(path: Path) -> Record:
     comm = _NAME.fullmatch(path.name)
     events.sort(key=lambda e: e.number)
     kept = tuple(e for e in raw if e["ph"] == "X")
-    return Record(path, comm[1] if comm else "", rank, name, tuple(events), kept)
+    missing = int(value.get("missing", 0))
+    return Record(path, comm[1] if comm else "", rank, name, tuple(events), kept, missing)
+
+
+def _parse(text: str) -> Any:
+    """Parse a record. A killed process leaves a timeline without its end."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        try:
+            return json.loads(text[: text.rfind("}}") + 2] + "]}")
+        except json.JSONDecodeError:
+            raise error from None
 
 
 def _event(e: dict[str, Any]) -> TraceEvent:
@@ -177,6 +190,16 @@ def _comm_summary(comm: str, records: Sequence[Record], size: int | None) -> str
         number = last.number if last.sequence is None else last.sequence
         rows.append([record.name, last.name, str(number), last.status, _length(last)])
     lines += [show(rows), *_waited_for(records, size)]
+    lines += [
+        f"{r.name}: {r.missing} operations are missing, because they followed each other too fast"
+        for r in records
+        if r.missing
+    ]
+    late = late_starts(records)
+    if any(wait for _, wait in late.values()):
+        rows = [["started last", "operations", "the others waited for it"]]
+        rows += [[r.name, str(late[r.rank][0]), show_seconds(late[r.rank][1])] for r in records]
+        lines += ["", show(rows)]
     slow = sorted(
         ((e, r) for r in records for e in r.events if e.done and not e.short),
         key=lambda pair: -pair[0].length,
@@ -203,6 +226,23 @@ def blocking(records: Sequence[Record]) -> tuple[TraceEvent | None, list[Record]
     number = first.sequence or 0
     late = [r for r in records if not (last := lasts[r.rank]) or (last.sequence or 0) < number]
     return first, late
+
+
+def late_starts(records: Sequence[Record]) -> dict[int, tuple[int, float]]:
+    """Return for each rank of one comm the number of operations by order that it started last, and
+    the seconds that the first rank waited for it. Only operations that all records have count."""
+    starts: dict[int, list[tuple[float, int]]] = {}
+    for record in records:
+        for event in record.events:
+            if event.lane == 0 and event.sequence is not None:
+                starts.setdefault(event.sequence, []).append((event.start, record.rank))
+    found = {record.rank: (0, 0.0) for record in records}
+    for begun in starts.values():
+        if len(begun) == len(records) > 1:
+            (first, _), (last, rank) = min(begun), max(begun)
+            number, wait = found[rank]
+            found[rank] = number + 1, wait + (last - first) * 1e-6
+    return found
 
 
 def missing(records: Sequence[Record], size: int | None) -> list[int]:

@@ -18,6 +18,7 @@ import commands_page  # noqa: E402
 import drawings  # noqa: E402
 import messages  # noqa: E402
 import reference  # noqa: E402
+import search_terms  # noqa: E402
 import variables_page  # noqa: E402
 
 project = "libddl"
@@ -36,6 +37,8 @@ html_show_copyright = False
 html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
+html_logo = html_favicon = "static/logo.svg"
 breathe_projects = {"libddl": str(ROOT / "build" / "doxygen" / "xml")}
 breathe_default_project = "libddl"
 breathe_domain_by_extension = {"h": "c"}
@@ -82,6 +85,7 @@ def outside_links(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = text.replace("](../docs/", "](")
     if page == "troubleshooting":
         source[0] = messages.with_messages(source[0])
+    source[0] = search_terms.with_terms(page, source[0])
     source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)]+)\)", link, source[0])
 
 

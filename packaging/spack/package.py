@@ -24,7 +24,7 @@ class Libddl(CMakePackage, PythonExtension):
     conflicts("platform=windows")
 
     with when("+python"):
-        extends("python@3.10:")
+        extends("python@3.10:3.13")
         depends_on("py-pip", type="build")
         depends_on("py-scikit-build-core@1.1:1", type="build")
         depends_on("py-cffi@1.17:", type=("build", "run"))

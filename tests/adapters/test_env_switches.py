@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDL_METRICS_PORT, dump_on_signal and the warning about misspelt variables, with every adapter."""
+"""DDL_METRICS_PORT, DDL_DUMP_SIGNAL and the warning about misspelt variables, by adapter."""
 
 import importlib.util
 from collections.abc import Callable
@@ -41,7 +41,8 @@ def test_switches_work_with_adapter(
     first = find_port()
     while find_port() != first + 1:  # each rank has its own
         first = find_port()
-    set_env = {"DDL_METRICS_PORT": str(first), "DDL_DEAD_MSS": "9", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    set_env = {"DDL_DUMP_SIGNAL": "USR1", "DDL_METRICS_PORT": str(first)}
+    set_env |= {"DDL_DEAD_MSS": "9", "TF_CPP_MIN_LOG_LEVEL": "3"}
     ended = ddlrun(2, PROGRAM, adapter, env={**set_env, **env}, limit=120).expect_success()
     assert ended.out.count("done") == 2
     assert ended.err.count("did you mean DDL_DEAD_MS?") == 1, ended.err

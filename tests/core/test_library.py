@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel's library, as programs in other languages load it: here with ctypes."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,14 @@ def test_library_loaded_by_file_name_is_that_of_ddl_core(name: str) -> None:
 @pytest.mark.parametrize("name", ["libddl.so", "libddl.so.1"])
 def test_library_unloaded_with_a_live_endpoint_stays(name: str) -> None:
     run(UNLOAD, name)
+
+
+def test_page_lists_files_of_the_wheel() -> None:
+    """docs/wheel.md names each file for programs in other languages."""
+    page = (Path(__file__).parents[2] / "docs" / "wheel.md").read_text()
+    package = FOLDER.parent
+    files = [p for folder in ("include", "lib") for p in (package / folder).rglob("*.*")]
+    missing = [str(p) for p in files if p.is_file() and p.name not in page]
+    assert files and not missing
+    for name in re.findall(r"^\| `((?:include|lib)/[^`]+)` \|", page, re.MULTILINE):
+        assert (package / name).is_file(), name

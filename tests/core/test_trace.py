@@ -87,6 +87,15 @@ def test_summary_names_late_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "rank 2 on a  none" in said
 
 
+def test_summary_names_slow_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    later = [{**event(n), "ts": 1e6 + n + 5e5} for n in (1, 2)]
+    a = write(tmp_path / "a", 0, event(1), event(2), event(3))
+    b = write(tmp_path / "b", 1, *later)
+    assert main(["trace", a, b]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"rank 0 on a +0 +0 us\nrank 1 on a +2 +1 s", said), said
+
+
 def test_two_comms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (tmp_path / f"ddl-{comm * 16}-rank0.json" for comm in "12")
     write(first, 0, event(1))
@@ -161,3 +170,44 @@ def test_page_marks_who_blocks(tmp_path: Path) -> None:
     assert page.read_text().count("no file: killed, or not among those given") == 2
     outside = re.findall(r"<(?:script|link)[^>]+(?:src|href)=", text)
     assert outside == [], "the page needs nothing else"
+
+
+TIMELINE = """
+import os, signal, sys
+import numpy as np
+import ddl_core
+comm = ddl_core.init()
+for _ in range(100):
+    comm.allreduce(np.ones(100))
+if len(sys.argv) > 1 and comm.rank == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+comm.barrier()
+ddl_core.finalize()
+"""
+
+
+def test_timeline_has_all_ranks(ddlrun: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    for _ in range(2):  # the second run replaces the files of the first
+        ended = ddlrun(2, TIMELINE, options=["--timeline", str(folder)]).expect_success()
+        assert f"operations to {folder}/timeline.json; open it at ui.perfetto.dev" in ended.err
+    events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert {pid: name[:6] for pid, name in names.items()} == {0: "rank 0", 1: "rank 1"}
+    sums = [e["pid"] for e in events if e["name"] == "all-reduce(f64, 100, sum)"]
+    assert [sums.count(rank) for rank in (0, 1)] == [100, 100]
+
+
+def test_timeline_of_a_killed_rank_is_read(ddlrun: Run, tmp_path: Path) -> None:
+    ended = ddlrun(2, TIMELINE, "die", options=["--timeline", str(tmp_path)])
+    assert ended.code == 137
+    (file,) = tmp_path.glob("ddl-*-rank1.json")
+    text = file.read_text()
+    cut = text.index(',\n{"name": "all-reduce') + 20  # in the middle of an event
+    file.write_text(text[:cut])
+    assert main(["trace", str(file), "-o", str(tmp_path / "all.json")]) == 0
+
+
+def test_timeline_needs_two_ranks(ddlrun: Run, tmp_path: Path) -> None:
+    ended = ddlrun(1, TIMELINE, options=["--timeline", str(tmp_path)]).expect_success()
+    assert "no timeline: " in ended.err

@@ -221,6 +221,17 @@ def test_program_without_a_job_fails(run: Any, tmp_path: Path, last: str) -> Non
     assert done.err.count("made no elastic job, so each worker ran it alone; make an") == 2
 
 
+def test_option_after_the_program_is_explained(run: Any, tmp_path: Path) -> None:
+    program = tmp_path / "strict.py"
+    program.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    done, _ = run("--preload", "json", program, "-n", "4")
+    assert done.code == 2
+    assert done.err.splitlines()[-1] == (
+        "ddl: ddl elastic run passed -n to the program, because it stands after the program: write"
+        " options of ddl elastic run before the program"
+    )
+
+
 @pytest.mark.slow
 def test_job_of_a_forked_child_counts(run: Any, tmp_path: Path) -> None:
     program = tmp_path / "forking.py"

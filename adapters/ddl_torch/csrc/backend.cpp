@@ -334,6 +334,12 @@ std::string Backend::name_of(bool collective)
            std::to_string(++named_[tag]);
 }
 
+static bool is_message(c10d::OpType type)
+{
+    return type == c10d::OpType::SEND || type == c10d::OpType::RECV ||
+           type == c10d::OpType::RECVANYSOURCE;
+}
+
 // Submit the operation, or the calls collected for it; the queue reports its end.
 void Backend::start(Work &work, const Operation &operation, const std::string &name,
                     ddl_group *calls)
@@ -358,7 +364,8 @@ void Backend::start(Work &work, const Operation &operation, const std::string &n
     }),
                  operation.name, group);
     if (operation.async)
-        work.profile(operation.title, operation.inputs);
+        work.profile(operation.title, operation.inputs,
+                     name.empty() && !calls && !is_message(operation.type));
 }
 
 // For holders of a Use of the group.

@@ -5,16 +5,11 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <limits>
 #include <system_error>
 
 namespace ddl_torch
 {
-
-namespace
-{
-constexpr auto kIdleTime = std::chrono::seconds(5);
-}
 
 std::thread quiet_thread(std::function<void()> body)
 {
@@ -34,6 +29,11 @@ std::thread quiet_thread(std::function<void()> body)
     return std::thread(std::move(body));
 }
 
+Executor::Executor(const char *name, size_t threads_max, std::chrono::seconds idle_time)
+    : name_(name), threads_max_(threads_max), idle_time_(idle_time)
+{
+}
+
 Executor &Executor::instance()
 {
     // A forked child has the object but not its threads, so it creates a new executor.
@@ -42,7 +42,8 @@ Executor &Executor::instance()
     static pid_t owner = 0;
     std::lock_guard<std::mutex> lock(mutex);
     if (!executor || owner != getpid()) {
-        executor = new Executor();
+        executor = new Executor("ddl callbacks", std::numeric_limits<size_t>::max(),
+                                std::chrono::seconds(5));
         owner = getpid();
     }
     return *executor;
@@ -52,7 +53,7 @@ void Executor::run(std::function<void()> task)
 {
     std::unique_lock<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
-    if (tasks_.size() <= idle_) {
+    if (tasks_.size() <= idle_ || idle_ + running_ >= threads_max_) {
         changed_.notify_all();
         return;
     }
@@ -71,11 +72,12 @@ void Executor::run(std::function<void()> task)
 
 void Executor::work()
 {
+    pthread_setname_np(pthread_self(), name_);
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
         if (tasks_.empty()) {
             ++idle_;
-            bool called = changed_.wait_for(lock, kIdleTime, [this] { return !tasks_.empty(); });
+            bool called = changed_.wait_for(lock, idle_time_, [this] { return !tasks_.empty(); });
             --idle_;
             if (!called)
                 return;

@@ -2,6 +2,7 @@
 // Threads for the callbacks of futures.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -13,10 +14,13 @@ namespace ddl_torch
 
 // Runs tasks on threads. A task may block until another task has run, for example a callback that
 // waits for the next collective. So no task waits behind a busy thread: if all threads are busy,
-// another thread starts. Idle threads exit after some seconds.
+// another thread starts, up to a limit. Idle threads exit after some time.
 class Executor
 {
   public:
+    // name: of its threads; at most 15 characters.
+    Executor(const char *name, size_t threads_max, std::chrono::seconds idle_time);
+
     // Return the executor of this process. It is never destroyed, so that the order of exit does
     // not matter.
     static Executor &instance();
@@ -32,6 +36,9 @@ class Executor
   private:
     void work();
 
+    const char *const name_;
+    const size_t threads_max_;
+    const std::chrono::seconds idle_time_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<std::function<void()>> tasks_;

@@ -480,10 +480,21 @@ std::vector<std::shared_ptr<Group>> Group::all()
     return groups;
 }
 
+Executor &Group::profile_track()
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!profile_track_)
+        profile_track_ = new Executor("ddl collectives", 1, std::chrono::minutes(1));
+    return *profile_track_;
+}
+
 void Group::close_all()
 {
-    for (auto &group : all())
+    for (auto &group : all()) {
         group->close();
+        if (group->profile_track_)
+            group->profile_track_->quiesce(kCallbackTimeout);
+    }
     Executor::instance().quiesce(kCallbackTimeout);
 }
 

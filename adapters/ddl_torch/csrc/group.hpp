@@ -18,6 +18,7 @@
 #include "callbacks.hpp"
 #include "completion.hpp"
 #include "ddl/ddl.h"
+#include "executor.hpp"
 #include "extensions.hpp"
 #include "shared_memory.hpp"
 
@@ -198,6 +199,10 @@ class Group
         return extensions_;
     }
 
+    // Return the executor that shows the group's collective operations to a profiler, on one thread
+    // because they run one after the other.
+    Executor &profile_track();
+
     // Close all groups of this process, and wait for the callbacks of futures.
     static void close_all();
 
@@ -229,6 +234,7 @@ class Group
     const uint64_t tag_;
     std::unique_ptr<Completion> completion_;
     std::shared_ptr<Callbacks> callbacks_{std::make_shared<Callbacks>(tag_)};
+    Executor *profile_track_ = nullptr; // never destroyed, as its thread may outlive the group
     std::atomic<bool> closed_{false};
     std::atomic<int> inside_{0};
     const pid_t owner_;

@@ -73,7 +73,7 @@ void Work::own(GroupOfCalls calls)
     calls_ = std::move(calls);
 }
 
-void Work::profile(const char *title, const std::vector<at::Tensor> &inputs)
+void Work::profile(const char *title, const std::vector<at::Tensor> &inputs, bool ordered)
 {
     constexpr auto kScope = at::RecordScope::USER_SCOPE;
     if (!at::getStepCallbacksUnlessEmpty(kScope))
@@ -81,8 +81,9 @@ void Work::profile(const char *title, const std::vector<at::Tensor> &inputs)
     auto ended = std::make_shared<std::promise<void>>();
     profiled_ = ended->get_future().share();
     auto self = c10::intrusive_ptr<Work>::reclaim_copy(this);
-    Executor::instance().run([self, title, ended, state = at::ThreadLocalState(),
-                              shown = std::vector<c10::IValue>(inputs.begin(), inputs.end())] {
+    Executor &track = ordered ? group_->profile_track() : Executor::instance();
+    track.run([self, title, ended, state = at::ThreadLocalState(),
+               shown = std::vector<c10::IValue>(inputs.begin(), inputs.end())] {
         {
             at::ThreadLocalStateGuard guard(state);
             at::RecordFunction record(kScope);

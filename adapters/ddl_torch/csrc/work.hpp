@@ -107,7 +107,8 @@ class Work final : public c10d::Work
     void own(GroupOfCalls calls);
     // Show the submitted operation to a profiler, if there is one, on another thread, because
     // slices of one thread must nest. wait() returns when the slice has ended.
-    void profile(const char *title, const std::vector<at::Tensor> &inputs);
+    // ordered: it runs after the operations before it, so it belongs on the group's track
+    void profile(const char *title, const std::vector<at::Tensor> &inputs, bool ordered);
     // Complete an operation that needed no submission.
     void done();
     // Have the completion thread notice its end, so that a failure is reported without a wait().

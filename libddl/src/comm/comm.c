@@ -229,6 +229,7 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
                                            .stall = ms_to_ns(config->stall_warn_ms)},
                                 .witness = ddl__environment_text("DDL_WITNESS"),
                                 .trace_dir = ddl__environment_text("DDL_TRACE_DIR"),
+                                .timeline_dir = ddl__environment_text("DDL_TIMELINE_DIR"),
                                 .deadline = until->deadline,
                                 .until = until};
     return ddl__health_connect(&setup, &comm->health);

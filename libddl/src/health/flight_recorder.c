@@ -37,8 +37,8 @@ static void *write_flight_record(void *argument)
 
 void ddl__flight_record_start(ddl__health *h)
 {
-    if (!h->trace_dir)
-        return;
+    if (!h->trace_dir || h->timeline)
+        return; /* the timeline has these operations */
     int error = ddl__thread_start(&h->writer, write_flight_record, h);
     h->writing = !error;
     if (error)

@@ -381,6 +381,7 @@ ddl_status ddl__health_open(ddl__health *h)
     if (status == DDL_OK) {
         ddl__detector_add(h->detector, h);
         h->monitored = true;
+        ddl__timeline_start(h, h->config.timeline_dir);
         return DDL_OK;
     }
     ddl__notice notice = {.status = status};
@@ -448,6 +449,7 @@ void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
     else if (h->monitored && snapshot.status == DDL_EMISMATCH && !snapshot.told)
         memcpy(difference, snapshot.text, sizeof snapshot.text);
     ddl__flight_record_join(h);
+    ddl__timeline_end(h);
     for (int i = 0; i < h->size; i++)
         if (!h->members[i].conn.local)
             ddl__control_conn_close(&h->members[i].conn);

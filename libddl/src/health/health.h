@@ -30,10 +30,11 @@ typedef struct ddl__health_config {
     int rank, size;
     uint32_t kinds; /* kinds of links that the comm uses (ddl_link_kind bits) */
     ddl__limits limits;
-    const char *witness;     /* the launcher's socket, or NULL */
-    const char *trace_dir;   /* the folder for the flight record of a dead comm; copied; or NULL */
-    int64_t deadline;        /* the creation's deadline */
-    const ddl__until *until; /* with the same deadline; used until ddl__health_open returns */
+    const char *witness;      /* the launcher's socket, or NULL */
+    const char *trace_dir;    /* the folder for the flight record of a dead comm; copied; or NULL */
+    const char *timeline_dir; /* the folder for the record of all operations; copied; or NULL */
+    int64_t deadline;         /* the creation's deadline */
+    const ddl__until *until;  /* with the same deadline; used until ddl__health_open returns */
 } ddl__health_config;
 
 /* Dial the lower ranks whose control connections were not started, without waiting for their

@@ -4,8 +4,8 @@
  * ports.c (the state machine of membership/ and its surroundings), comm_end.c (the end of the
  * comm), positions.c, last_operations.c and named_waits.c (waiting operations, by order and by
  * name), agreement.c (runs the survivors' agreement), late_control.c (connections to the leader of
- * an agreement in a sparse comm), health_report.c, flight_recorder.c. membership/ decides who is
- * dead and which ranks continue.
+ * an agreement in a sparse comm), health_report.c, flight_recorder.c, timeline.c. membership/
+ * decides who is dead and which ranks continue.
  *
  * Design notes.
  *
@@ -145,6 +145,7 @@ struct ddl__health {
 
     pthread_t writer; /* writes the flight record */
     bool writing;
+    struct ddl__timeline *timeline; /* or NULL */
 
     struct ddl__late *late; /* the late connections (late_control.c), or NULL */
 };
@@ -330,5 +331,15 @@ void ddl__flight_record_start(ddl__health *health);
 
 /* Wait until the record is written, before the health is freed. */
 void ddl__flight_record_join(ddl__health *health);
+
+/* ---- timeline.c ---- */
+
+typedef struct ddl__timeline ddl__timeline;
+
+/* Start to write all operations of the comm to this folder, unless it is NULL. */
+void ddl__timeline_start(ddl__health *health, const char *folder);
+
+/* Write the last operations, before the health is freed. */
+void ddl__timeline_end(ddl__health *health);
 
 #endif

@@ -3,7 +3,7 @@
 
     python env_switches.py ADAPTER
 
-DDL_METRICS_PORT is set.
+DDL_METRICS_PORT and DDL_DUMP_SIGNAL are set.
 """
 
 import importlib
@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-import ddl_core
 
 WAITED = Path("waited")
 # For each adapter: the module of its arrays, and a blocking all-reduce.
@@ -70,7 +68,6 @@ def interrupt() -> None:
 
 rank = int(os.environ["DDL_RANK"])
 allreduce, leave = join(sys.argv[1])
-ddl_core.dump_on_signal()
 address = f"http://127.0.0.1:{int(os.environ['DDL_METRICS_PORT']) + rank}/metrics"
 before = read_metrics(address)
 for _ in range(5):

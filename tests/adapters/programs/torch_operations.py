@@ -343,6 +343,8 @@ assert {"ddl:all_reduce", "ddl:broadcast", "ddl:all_to_all"} <= names, names
 events = [(event.thread, event.time_range, event.name) for event in profile.events()]
 ours = [event for event in events if event[2].startswith("ddl:")]
 assert not native or sum(name == "ddl:all_reduce" for _, _, name in ours) == 6, ours
+# One track has the calls that wait, another one has all others.
+assert not native or len({thread for thread, _, _ in ours}) == 2, ours
 for thread, own, name in ours:  # slices of one thread are nested
     for other_thread, other, other_name in events:
         crossing = own.start < other.start < own.end < other.end

@@ -120,4 +120,11 @@ void ddl__describe_record(char *text, size_t size, const ddl__record *record);
  * the files of several ranks can be shown together. Any thread. */
 void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to);
 
+/* The parts of such a text: what precedes the events, and one event. An operation that has not
+ * ended lasts until `now`. epoch: the offset from ddl__now to the system clock. */
+void ddl__trace_head(int rank, const char *name, ddl__text *to);
+void ddl__trace_event(const ddl__record *record, int rank, int64_t epoch, int64_t now,
+                      ddl__text *to);
+int64_t ddl__trace_epoch(void);
+
 #endif

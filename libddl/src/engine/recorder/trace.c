@@ -20,7 +20,7 @@ void ddl__describe_record(char *text, size_t size, const ddl__record *record)
     ddl__describe_call(text, size, &call);
 }
 
-static void add_event(const ddl__record *r, int rank, int64_t epoch, int64_t now, ddl__text *to)
+void ddl__trace_event(const ddl__record *r, int rank, int64_t epoch, int64_t now, ddl__text *to)
 {
     static const char *const matchings[DDL__MATCHINGS] = {"by order", "by name", "message"};
     char operation[DDL__CALL_MAX];
@@ -44,9 +44,8 @@ static void add_event(const ddl__record *r, int rank, int64_t epoch, int64_t now
     ddl__text_add(to, "%s}}", r->ended == DDL__SHORT ? ", \"short\": true" : "");
 }
 
-/* Return the offset from ddl__now to the system clock. Takes the fastest of several readings: on a
- * busy core the others may be wrong by milliseconds. */
-static int64_t epoch_of_now(void)
+/* Takes the fastest of several readings: on a busy core the others may be wrong by milliseconds. */
+int64_t ddl__trace_epoch(void)
 {
     int64_t epoch = 0, least = INT64_MAX;
     for (int i = 0; i < 5; i++) {
@@ -62,20 +61,25 @@ static int64_t epoch_of_now(void)
     return epoch;
 }
 
-void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to)
+void ddl__trace_head(int rank, const char *name, ddl__text *to)
 {
-    int64_t now = ddl__now(), epoch = epoch_of_now();
-    uint64_t next = ddl__record_count(recorder);
     ddl__text_add(to,
                   "{\"traceEvents\": [\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, "
                   "\"args\": {\"name\": ",
                   rank);
     ddl__text_quote(to, name);
     ddl__text_add(to, "}}");
+}
+
+void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to)
+{
+    int64_t now = ddl__now(), epoch = ddl__trace_epoch();
+    uint64_t next = ddl__record_count(recorder);
+    ddl__trace_head(rank, name, to);
     for (uint64_t i = next > DDL__RECORDS ? next - DDL__RECORDS : 0; i < next; i++) {
         ddl__record record;
         if (ddl__record_read(recorder, i, &record))
-            add_event(&record, rank, epoch, now, to);
+            ddl__trace_event(&record, rank, epoch, now, to);
     }
     ddl__text_add(to, "\n]}\n");
 }

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ddlrun --timeline DIR`: the operations of all ranks in one file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from ddl_launch.commands import trace
+from ddl_launch.errors import USAGE, LaunchError
+
+_FILE = "timeline.json"
+
+
+def prepare(folder: Path) -> None:
+    """Create the folder, and remove the files of an earlier run. Raises LaunchError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(trace.TraceError):  # the folder is empty
+            for file in trace.files([folder]):
+                file.unlink()
+    except OSError as error:
+        raise LaunchError(USAGE, f"--timeline {folder}: {error.strerror}") from None
+
+
+def join(folder: Path) -> str:
+    """Write the file from the ranks' files. Return a message about it."""
+    path = folder / _FILE
+    try:
+        records = trace.read(trace.files([folder]))
+        path.write_text(json.dumps(trace.merge(records)))
+    except trace.TraceError as error:
+        return f"no timeline: {error}. A comm of one rank has none"
+    except OSError as error:
+        return f"no timeline: {path}: {error.strerror}"
+    operations = sum(len(record.events) for record in records)
+    missing = sum(record.missing for record in records)
+    return f"wrote {operations} operations to {path}; open it at ui.perfetto.dev" + (
+        f" ({missing} are missing, because they followed each other too fast)" if missing else ""
+    )
