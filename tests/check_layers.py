@@ -48,7 +48,7 @@ PYTHON_LAYERS = {
         "adapter_arrays": {"adapter", "adapter_objects", "comm", "base", "errors"},
         "adapter_objects": set(),
         "adapter": {"joining", "base", "errors"},
-        "joining": {"endpoint", "comm", "metrics", "base", "errors"},
+        "joining": {"endpoint", "comm", "metrics", "diagnosis", "base", "errors"},
         "endpoint": {"comm", "handles", "base", "errors"},
         "comm": {
             *("group", "operations_async", "operations", "handles", "options"),
@@ -67,13 +67,15 @@ PYTHON_LAYERS = {
         "_build": set(),
     },
     "ddl_launch": {
-        "__main__": {"cli"},
-        "cli": {"arguments", "submit", "jobs", "hosts", "rank", "base", "errors"},
+        "__main__": {"entry"},
+        "cli": {"timeline", "arguments", "submit", "jobs", "hosts", "rank", "base", "errors"},
+        "timeline": {"commands", "errors"},
         "arguments": {"foreign_options", "rank", "base", "errors"},
         "foreign_options": set(),
         "submit": {"jobs", "hosts", "errors"},
         "check": {"rank"},
-        "commands": {"lab", "jobs", "rank", "base", "errors"},
+        "commands": {"entry", "lab", "jobs", "rank", "base", "errors"},
+        "entry": set(),  # imports cli or commands when it runs
         "lab": {"base", "errors"},
         "jobs": {"hosts", "rank", "errors"},
         "hosts": {"errors"},

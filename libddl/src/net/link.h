@@ -101,10 +101,10 @@ typedef struct ddl__link_ops {
     bool (*release)(ddl__link *link);
     /* Announce that the driver is going to sleep (true) or is awake. A peer that publishes to a
      * sleeper makes link->fd readable; so does one that releases a span, if there was no room or
-     * flush has not returned DDL__LINK_DRAINED since the driver was awake. First links of a comm that share memory have one descriptor
-     * and announce in one place, so a call for one of them is enough. After announcing on all
-     * links, execute a heavy fence if the fences of the arena (ddl__arena_fence) are joined, and
-     * check for spans once more before sleeping. */
+     * flush has not returned DDL__LINK_DRAINED since the driver was awake. First links of a comm
+     * that share memory have one descriptor and announce in one place, so a call for one of them is
+     * enough. After announcing on all links, execute a heavy fence if the fences of the arena
+     * (ddl__arena_fence) are joined, and check for spans once more before sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
     /* Handle an event of link->fd: doorbells, leave messages and errors. */
     void (*poll)(ddl__link *link);

@@ -91,7 +91,7 @@ typedef struct ddl__arena_header {
     atomic_uint fences; /* 1: the owner's driver executes a heavy fence before it sleeps */
     /* the number of the owner's bell (bell.h), and the secret for offers to it (lending.h) */
     uint64_t bell, secret[2];
-    /* what wakes the owner's driver, which sleeps or is about to: ddl__arena_event; 0: it is awake */
+    /* the events that wake the owner's driver, which sleeps or is about to; 0: it is awake */
     alignas(DDL__ARENA_LINE) atomic_uint sleeping;
     alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
 } ddl__arena_header;

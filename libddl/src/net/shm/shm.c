@@ -9,8 +9,8 @@
  * Otherwise both pairs are sequentially consistent. The side that clears the flag rings, once.
  *
  * A release wakes a driver only if the driver has found no room, or unreleased spans, since it woke
- * up. Most sleepers wait for spans, and a wake-up takes longer than a small operation. A driver that
- * finds no room only after its announcement rings its own bell, and announces the other event.
+ * up. Most sleepers wait for spans, and a wake-up takes longer than a small operation. A driver
+ * that finds no room only after its announcement rings its own bell, and announces the other event.
  *
  * Waking. A driver that also waits for TCP sleeps on descriptors, not on a futex. It has one
  * descriptor for all peers that share memory with it: its bell (bell.h). Thus no pair of ranks
