@@ -67,7 +67,7 @@ def _open_init_process_group(dist: Any, is_for_ddl: Callable[[Any], bool]) -> No
     @functools.wraps(original)
     def init_process_group(backend: Any = None, *rest: Any, **options: Any) -> None:
         if is_for_ddl(backend):
-            from ddl_core import env_switches
+            from ddl_core.joining import env_switches
 
             env_switches.handle_dump_signal()  # a rank may hang before it has a group
             threading.Thread(target=_load_ahead, name="ddl load", daemon=True).start()
