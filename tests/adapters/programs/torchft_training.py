@@ -48,7 +48,9 @@ class Replica:
             own = dist.PrefixStore("shards", store)
             dist.init_process_group("ddl", store=own, rank=rank, world_size=size)
             fully_shard(self.model, mesh=init_device_mesh("cpu", (size,)))
-        self.plain = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        # FSDP replaces the model's parameters while it computes, when another thread may save.
+        self.parameters = list(self.model.parameters())
+        self.plain = torch.optim.SGD(self.parameters, lr=0.05, momentum=0.9)
         self.manager = Manager(
             pg=self.group,
             load_state_dict=self.load,
@@ -66,11 +68,11 @@ class Replica:
         )
 
     def weights(self) -> Iterator[Tensor]:
-        for value in self.model.parameters():
+        for value in self.parameters:
             yield (value.to_local() if isinstance(value, DTensor) else value).detach()
 
     def save(self) -> dict[str, Any]:
-        momenta = [self.plain.state[p].get("momentum_buffer") for p in self.model.parameters()]
+        momenta = [self.plain.state[p].get("momentum_buffer") for p in self.parameters]
         plain = [m.to_local() if isinstance(m, DTensor) else m for m in momenta]
         return {"weights": [w.clone() for w in self.weights()], "momenta": plain}
 
@@ -78,7 +80,7 @@ class Replica:
         with torch.no_grad():
             for own, other in zip(self.weights(), state["weights"], strict=True):
                 own.copy_(other)
-            for parameter, momentum in zip(self.model.parameters(), state["momenta"], strict=True):
+            for parameter, momentum in zip(self.parameters, state["momenta"], strict=True):
                 if momentum is not None:
                     if isinstance(parameter, DTensor):
                         momentum = DTensor.from_local(
