@@ -44,7 +44,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
         ddl__fence_heavy();
 }
 
-void ddl__links_poll(ddl__engine *engine, int timeout_ms)
+bool ddl__links_poll(ddl__engine *engine, int timeout_ms)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(engine->epoll, events, EVENTS, timeout_ms);
@@ -56,6 +56,7 @@ void ddl__links_poll(ddl__engine *engine, int timeout_ms)
         else if (read(engine->wake, &count, sizeof count) < 0 && errno != EAGAIN)
             ddl__log(DDL__WARN, "eventfd: %s", strerror(errno));
     }
+    return n > 0;
 }
 
 void ddl__wake_sleeper(ddl__engine *engine)

@@ -37,13 +37,13 @@ static void counter_increment(atomic_ullong *counter)
 /* Advance messages, including those of named operations. */
 static bool advance_messages(ddl__engine *engine)
 {
-    if (ddl__messages_go_by_events(engine->messages))
-        ddl__links_poll(engine, 0);
+    /* An event that is handled here wakes no sleep, so the driver must not fall asleep now. */
+    bool event = ddl__messages_go_by_events(engine->messages) && ddl__links_poll(engine, 0);
     bool moved = ddl__messages_run(engine->messages);
     if (moved)
         counter_increment(&engine->passes);
     ddl__settle_messages(engine);
-    return moved;
+    return moved || event;
 }
 
 static ddl__matching stream_matching(const ddl__engine *engine, const ddl__stream *stream)

@@ -254,7 +254,8 @@ void ddl__advance_and_unlock(ddl__engine *engine);
 void ddl__wake_sleeper(ddl__engine *engine);
 void ddl__wake_driver(ddl__engine *engine);
 
-/* Handle events of the links and of `wake`, waiting at most timeout_ms. */
-void ddl__links_poll(ddl__engine *engine, int timeout_ms);
+/* Handle events of the links and of `wake`, waiting at most timeout_ms. Return true if there were
+ * any. */
+bool ddl__links_poll(ddl__engine *engine, int timeout_ms);
 
 #endif
