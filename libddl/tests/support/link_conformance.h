@@ -362,6 +362,7 @@ static void read_asleep(ddl__link *link, int epoll, uint64_t k, size_t bytes,
                         unsigned char *scratch)
 {
     while (!read_span(link, k, bytes, scratch)) {
+        link->ops->flush(link);
         announce_sleep(link);
         bool read = link->ops->flush(link) && read_span(link, k, bytes, scratch);
         if (!read)
@@ -420,39 +421,64 @@ static void wake_up(ddl__link *link)
     CHECK(!rings(link), "the bell still rings");
 }
 
-/* A release wakes a sleeper that found no room, and no other one. */
-static void test_wakes(const star_factory *factory)
+static void publish_all(ddl__link *link, uint64_t *sent, size_t bytes)
 {
-    enum { BYTES = 1024 };
+    while (publish_span(&link, 1, *sent, bytes))
+        ++*sent;
+    CHECK(!rings(link), "the bell rings although its driver is awake");
+}
+
+/* A release wakes a sleeper that found no room or unreleased spans, and no other one. */
+static void check_wakes(const star_factory *factory, size_t bytes)
+{
     star s = star_create(factory, 1);
     ddl__link *sleeper = s.centre[0], *peer = s.leaf[0];
-    if (!sleeper->ops->shared) {
-        star_destroy(&s);
-        return;
-    }
-    uint64_t sent = 0, read = 0;
-    CHECK(publish_span(&sleeper, 1, sent++, BYTES), "no room for a single span");
+    uint64_t sent = 0, read = 0, answers = 0;
+    CHECK(publish_span(&sleeper, 1, sent++, bytes), "no room for a single span");
     announce_sleep(sleeper);
-    read_soon(NULL, peer, read++, BYTES);
+    read_soon(NULL, peer, read++, bytes);
     CHECK(!rings(sleeper), "a release woke a sleeper that waits for a span");
-    CHECK(publish_span(&peer, 1, 0, BYTES), "no room for a single span");
+    CHECK(publish_span(&peer, 1, answers++, bytes), "no room for a single span");
     CHECK(rings(sleeper), "a span did not wake a sleeper");
     wake_up(sleeper);
 
-    while (publish_span(&sleeper, 1, sent, BYTES))
-        sent++;
+    publish_all(sleeper, &sent, bytes);
     announce_sleep(sleeper);
-    read_soon(NULL, peer, read++, BYTES);
+    CHECK(!rings(sleeper), "an announced event is announced again");
+    read_soon(NULL, peer, read++, bytes);
     CHECK(rings(sleeper), "a release did not wake a sleeper that waits for room");
     wake_up(sleeper);
 
-    while (publish_span(&sleeper, 1, sent, BYTES))
-        sent++;
+    publish_all(sleeper, &sent, bytes);
+    announce_sleep(sleeper);
     wake_up(sleeper);
     announce_sleep(sleeper);
-    CHECK(!publish_span(&sleeper, 1, sent, BYTES), "room without a release");
+    CHECK(!publish_span(&sleeper, 1, sent, bytes), "room without a release");
     CHECK(rings(sleeper), "a sleeper that found no room did not announce it");
+    wake_up(sleeper);
+    announce_sleep(sleeper);
+    CHECK(!publish_span(&sleeper, 1, sent, bytes), "room without a release");
+    CHECK(!rings(sleeper), "a sleeper announced the same event for ever");
+    read_soon(NULL, peer, read++, bytes);
+    CHECK(rings(sleeper), "a release did not wake a sleeper that waits for room");
+    wake_up(sleeper);
+
+    announce_sleep(sleeper);
+    wake_up(sleeper);
+    CHECK(sleeper->ops->flush(sleeper) == DDL__LINK_UNREAD, "the peer has read all");
+    announce_sleep(sleeper);
+    read_soon(NULL, peer, read++, bytes);
+    CHECK(rings(sleeper), "a release did not wake a sleeper that has unread spans");
     star_destroy(&s);
+}
+
+static void test_wakes(const star_factory *factory)
+{
+    star s = star_create(factory, 1);
+    bool shared = s.centre[0]->ops->shared;
+    star_destroy(&s);
+    for (size_t bytes = 1024; shared && bytes <= LARGEST; bytes *= 256)
+        check_wakes(factory, bytes);
 }
 
 /* ---------------------------------------------------------------------------------- failures */

@@ -126,8 +126,8 @@ typedef struct ddl__arena_outlet {
      * positions. Bytes before `tail` are free again, bytes before `head` published, and bytes
      * before `reserved` reserved. */
     uint64_t tail, head, reserved;
-    bool asleep;         /* announced */
-    bool awaits_release; /* since it woke up, the driver has found no room or unreleased spans */
+    unsigned announced;  /* the last value that the driver stored into shared->sleeping */
+    bool awaits_release; /* the driver has found no room or unreleased spans since it woke up */
     unsigned char short_span[DDL__ARENA_SHORT_FOR_ALL];
     ddl__arena_reader *readers;
 } ddl__arena_outlet;

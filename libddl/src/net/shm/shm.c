@@ -68,7 +68,7 @@ static void word_store(shm_link *s, atomic_ullong *where, uint64_t value, ddl__a
 /* Note that the driver may wait until a peer releases a span. */
 static void await_release(const shm_link *s)
 {
-    if (!s->own->awaits_release && s->own->asleep) /* announce this event, too */
+    if (!s->own->awaits_release && s->own->announced) /* announce this event, too */
         ddl__bell_ring(s->own_arena->bell, s->own_arena->bell_number);
     s->own->awaits_release = true;
 }
@@ -460,10 +460,12 @@ static ddl__link_pending shm_flush(ddl__link *link)
 static void shm_sleeping(ddl__link *link, bool asleep)
 {
     ddl__arena_outlet *own = shm(link)->own;
-    unsigned events = DDL__ARENA_SPAN | (own->awaits_release ? DDL__ARENA_RELEASE : 0);
-    own->asleep = asleep;
-    own->awaits_release = own->awaits_release && asleep;
-    atomic_store_explicit(&own->shared->sleeping, asleep ? events : 0, memory_order_seq_cst);
+    if (!asleep) /* what was not announced belongs to the next announcement */
+        own->awaits_release = own->awaits_release && !(own->announced & DDL__ARENA_RELEASE);
+    own->announced = !asleep               ? 0
+                     : own->awaits_release ? DDL__ARENA_SPAN | DDL__ARENA_RELEASE
+                                           : DDL__ARENA_SPAN;
+    atomic_store_explicit(&own->shared->sleeping, own->announced, memory_order_seq_cst);
 }
 
 /* Handle the bell, which is the same for all links of the arena. */
