@@ -233,7 +233,8 @@ class Job:
         if not hasattr(model, "parameters"):
             adapter: Any = find_adapter(model)
             raise TypeError(
-                f"model is a {type(model).__qualname__}; for its framework see {adapter.__name__}"
+                f"model is a {type(model).__qualname__}, which has no parameters(); to train it,"
+                f" see the module {adapter.__name__}"
             )
         optimizer = self._optimizer(model.parameters())
         made: Framework = find_adapter(model).Adapter(

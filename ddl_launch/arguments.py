@@ -331,7 +331,8 @@ def explain_misplaced(parser: argparse.ArgumentParser, command: Sequence[str], s
 
 
 def find_number(command: Sequence[str]) -> str:
-    """Return a number of ranks that stands after the program, such as "-n 4", or ""."""
+    """Return the option after the program that gives a number of ranks, such as "-n 4", or "" if
+    there is none."""
     for name, value in itertools.pairwise(command[1:]):
         if value.isdecimal() and (name == "-n" or find_same(name) in ("-n", "-accelerators")):
             return f"{name} {value}"

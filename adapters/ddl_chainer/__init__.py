@@ -72,7 +72,7 @@ allreduce_gradients = _world.allreduce_gradients
 
 def create_communicator(name: str = "ddl") -> Communicator:
     """Return the communicator of all ranks, like chainermn.create_communicator. Calls `init` if
-    necessary. Raises InvalidArgument for another name than "ddl"."""
+    necessary. Raises InvalidArgument if `name` is not "ddl"."""
     if name != "ddl":
         raise InvalidArgument(
             f"name is {name!r}; must be 'ddl', the only communicator of ddl_chainer"

@@ -234,7 +234,7 @@ def recv(
     comm: Communicator | None = None,
     with_source: bool = False,
 ) -> Any:
-    """Return the oldest message with this tag from rank `source`, or from any rank (None).
+    """Return the oldest message with this tag from rank `source`, or from any rank if it is None.
 
     like         an array, or jax.ShapeDtypeStruct, of the message's shape and type; its values do
                  not matter. Under vmap, a message has the batch of this array, which must be the
@@ -262,7 +262,8 @@ def sendrecv(
     like: Any = None,
     comm: Communicator | None = None,
 ) -> Array:
-    """Send to rank `dest`, and at the same time receive from rank `source` (None: from any).
+    """Send to rank `dest`, and at the same time receive from rank `source`, or from any rank if it
+    is None.
 
     like: an array, or jax.ShapeDtypeStruct, of the received array's shape, and of the type of
     `array`; None: like `array`. It has a derivative unless `source` is None: the result's gradient

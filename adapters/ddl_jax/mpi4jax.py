@@ -186,7 +186,8 @@ def sendrecv(
     comm: Comm | None = None,
     status: Status | None = None,
 ) -> jax.Array:
-    """Send an array to process dest, and receive one of recvbuf's form from source."""
+    """Send an array to process dest, and return an array from process source that has the shape
+    and dtype of recvbuf."""
     part, tag = _part(comm), _tag(recvtag)
     if status is not None:
         if source == ANY_SOURCE:

@@ -62,8 +62,8 @@ def load_ahead() -> None:
 
 
 def module_or_none() -> ModuleType | None:
-    """Return the native module, or None to use ddl_torch.fallback instead: with a warning if it
-    cannot be compiled, without one if DDL_TORCH_NATIVE=0."""
+    """Return the native module, or None if ddl_torch.fallback must replace it. The reason is
+    DDL_TORCH_NATIVE=0, or that it cannot be compiled, which causes a warning."""
     global _missing
     if not torch_choices.native():
         return None

@@ -10,8 +10,9 @@ from os.path import dirname, exists, join, realpath
 
 
 def installed_path(package: str, path: list[str]) -> list[str]:
-    """Return the `__path__` of a package: `path`, or if that is a folder of sources, the installed
-    package's. So sources and compiled parts of two versions never mix."""
+    """Return the `__path__` of a package whose own path is `path`. If that is a folder of sources,
+    return the path of the installed package. So Python sources never use the compiled parts of
+    another version."""
     folder = realpath(path[0])
     if not exists(join(folder, "csrc")) and not exists(join(dirname(folder), "pyproject.toml")):
         return path  # installed

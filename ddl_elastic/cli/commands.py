@@ -72,14 +72,14 @@ The program is an ordinary one. What makes it elastic:
   if job.is_writer:                                  # on one of the workers
       torch.save(model.state_dict(), "model.pt")
 
-Each worker runs the whole program, as `python train.py` would. Seed the generators before the model
-is made: all workers have to start with the same one. What the loop changes and has a state, such as
-schedules and averaged models, belongs into `also`: workers that join get it from the others. What
-the workers write appears on stdout, with their numbers in front, and the events and the progress on
-stderr.
+Each worker runs the whole program, as `python train.py` would. Seed the random generators before
+you make the model: all workers must start with the same model. Pass the objects with state that the
+loop changes, such as schedules and averaged models, in `also`: workers that join get their state
+from the others. The output of the workers appears on stdout, with their numbers in front. Events
+and progress appear on stderr.
 
-exit code: that of the first worker that did not end with 0; one that died while the others went on
-does not count; 2: wrong usage; 65: an audit has stopped the job
+exit code: 0, or the code of the first worker that failed; a worker that died does not count if the
+others continued. 2: wrong usage; 65: an audit has stopped the job
 """
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl elastic resume`, which starts a new coordinator for a job on hosts that has lost its own."""
+"""`ddl elastic resume`, which starts a new coordinator for a job on several hosts whose coordinator
+has exited."""
 
 from __future__ import annotations
 

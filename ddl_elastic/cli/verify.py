@@ -265,8 +265,8 @@ class Verification:
                 return self._fail(failure)
             tried.append(records.name)
         print(
-            f"keeps the law: the losses, gradients and states of {steps} steps have equal bits"
-            f" {', '.join(tried)}"
+            f"the program keeps the law: the losses, gradients and states of {steps} steps have"
+            f" equal bits {', '.join(tried)}"
         )
         return KEEPS
 
@@ -327,7 +327,7 @@ class Verification:
         return None
 
     def _break(self, difference: Difference | None, found: list[Cause]) -> int:
-        print("breaks the law: the result depends on the workers")
+        print("the program breaks the law: its result depends on the workers")
         if difference:
             print(f"first difference: {difference}")
         for number, each in enumerate(found):

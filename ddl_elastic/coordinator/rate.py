@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rate of a counter over the last seconds. Pure."""
+"""The rate of a counter over the last 10 seconds. Pure."""
 
 from __future__ import annotations
 

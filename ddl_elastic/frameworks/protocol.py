@@ -83,7 +83,8 @@ def digest_parts(state: State) -> Digest:
 
 
 def _part(name: str) -> str:
-    """Return the part of the state that has a tensor, such as "model" or "also.schedule"."""
+    """Return the name of the part of the state to which the tensor of this name belongs, such as
+    "model" or "also.schedule"."""
     kind, _, rest = name.partition(".")
     return f"{kind}.{rest.split('.')[0]}" if kind == "also" else kind
 

@@ -94,7 +94,7 @@ class Checks:
 
     def differs(self, before: Mapping[str, tuple[Item, str]]) -> None:
         """Report that the second computation of the reference share has other bits. `before` holds
-        the marks from between the two computations."""
+        the marks that were taken between the two computations."""
         now = self.marks()
         changed = [
             item for name, (item, mark) in now.items() if before.get(name, ("", mark))[1] != mark
@@ -107,7 +107,7 @@ class Checks:
         )
 
     def digests(self) -> dict[str, str]:
-        """Return the marks of the data set's and the model's attributes, without the attributes."""
+        """Return the marks of the data set's and the model's attributes, by attribute name."""
         return {name: mark for name, (_, mark) in self.marks().items()}
 
     def differs_from(self, text: str, names: Collection[str]) -> None:

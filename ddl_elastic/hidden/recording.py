@@ -116,8 +116,9 @@ class Recorder:
         self._write({**line, **self._hidden()})
 
     def strike(self, step: int, group: Any) -> None:
-        """Kill this process if the recording says so for this step, or wait until a killed worker
-        is replaced."""
+        """Kill this process from the step on that `strikes` has for its member number, as soon as
+        no worker is missing. If there are `strikes`, also wait while a worker is missing, and delay
+        the steps while its replacement catches up."""
         turn = self.recording.strikes.get(str(group.member))
         is_whole = group.comm.size == self.recording.workers and not group.observing
         if turn is not None and step >= turn and is_whole:
@@ -241,8 +242,8 @@ _CALLS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
 
 
 def watch_clock() -> None:
-    """Start to record where the program reads the clock, the process number or the system's random
-    numbers."""
+    """Start recording the places where the program reads the clock, its process id or the system's
+    random numbers."""
     global _clock
     if _clock:
         return

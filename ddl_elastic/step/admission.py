@@ -149,8 +149,8 @@ def compare(first: Fingerprint, other: Fingerprint) -> str:
     difference = first_difference(first.environment, other.environment)
     if not difference and first.state != other.state:
         raise RuntimeError(
-            f"{other.name} starts from another state than {first.name}{_name_part(first, other)}."
-            " Seed the generators before the model is made"
+            f"{other.name} and {first.name} start from different states"
+            f"{_name_part(first, other)}. Seed the random generators before you make the model"
         )
     return (
         f"{other.name} is refused: it computes other bits than {first.name}."

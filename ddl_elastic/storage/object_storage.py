@@ -117,7 +117,8 @@ def _separate_generators() -> None:
 
 
 def _replace(scope: ModuleType | type) -> None:
-    """Replace the module `random` and its functions in globals and in default arguments."""
+    """Replace the module `random` and its functions in a module or class: in its variables, and in
+    the default arguments of its functions."""
     others = _replacements()
     for name, value in list(vars(scope).items()):
         if id(value) in others:

@@ -69,7 +69,8 @@ class Cluster:
         return replace(self, hosts=self.hosts[:number])
 
     def groups(self) -> list[int]:
-        """Return the host, rack and aisle of each rank: three lists in a row."""
+        """Return in one list the host number of each rank, then the rack number of each rank, then
+        the aisle number of each rank."""
         hosts = [h for h, ranks in enumerate(self.hosts) for _ in range(ranks)]
         per_rack = self.fanout[0] if len(self.wires) > 1 else len(self.hosts)
         per_aisle = per_rack * self.fanout[1] if len(self.wires) > 2 else len(self.hosts)

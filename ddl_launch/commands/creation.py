@@ -129,7 +129,7 @@ _HEAD = [
 
 
 def creation_table(cluster: Cluster, found: Sequence[MembershipCost]) -> str:
-    """Return a table for people."""
+    """Return the costs of creation as a text table, with a row for each number of ranks."""
     rows = [_HEAD]
     for m in found:
         times = [show_seconds(t) for t in (m.creation, m.processor, m.known, m.shrink)]

@@ -95,7 +95,7 @@ def _two_ranks() -> Iterator[Finding]:
 
 
 def as_text(found: Sequence[Finding]) -> str:
-    """Return text for people: a line for each finding, followed by what to change."""
+    """Return a text with a line for each finding, followed by the change that it suggests."""
     width = max(len(f.what) for f in found)
     lines = [f"{socket.gethostname()}:"]
     for f in found:

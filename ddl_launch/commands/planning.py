@@ -98,7 +98,7 @@ def _predict(
 
 
 def as_table(cluster: Cluster, operation: str, found: Sequence[PlanEstimate]) -> str:
-    """Return a table for people."""
+    """Return the estimates of the plans as a text table."""
     names = level_names(cluster)
     rows = [["message", "  plan", "time", "cost", "hops", "pieces", *names]]
     last = None

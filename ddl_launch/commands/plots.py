@@ -34,7 +34,7 @@ def check_plot(path: Path) -> None:
 def plot(
     path: Path, cluster: Cluster, prediction: Prediction, nbytes: int, points: Sequence[Point]
 ) -> None:
-    """Write a picture: the wires' timeline and, if there are points, the efficiency."""
+    """Plot the timeline of the wires and, if there are points, the efficiency, in an image file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14 if points else 8, 5), layout="constrained")
@@ -46,7 +46,7 @@ def plot(
 
 
 def plot_creation(path: Path, cluster: Cluster, found: Sequence[MembershipCost]) -> None:
-    """Write a picture of a comm's costs against its ranks."""
+    """Plot the costs of a comm against its number of ranks, in an image file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4.5), layout="constrained")
@@ -78,7 +78,8 @@ def plot_creation(path: Path, cluster: Cluster, found: Sequence[MembershipCost])
 def plot_plans(
     path: Path, cluster: Cluster, curves: dict[str, list[tuple[int, float]]], chosen: PlanEstimate
 ) -> None:
-    """Write a picture of the chosen plan's steps, and of all plans' times against the size."""
+    """Plot the steps of the chosen plan, and the times of all plans against the message size, in an
+    image file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 5), layout="constrained")

@@ -119,7 +119,7 @@ def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tupl
 def prediction_table(
     cluster: Cluster, operation: str, found: Sequence[tuple[int, Prediction]]
 ) -> str:
-    """Return a table for people, with measurements if there are any."""
+    """Return the predictions as a text table, with the measured times if there are any."""
     known = {(m.bytes, m.plan): m.seconds for m in cluster.measured if operation == "allreduce"}
     rows = [["message", "plan", "time", "N / time", "messages", "measured", "difference"]]
     for nbytes, p in found:

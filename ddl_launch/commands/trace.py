@@ -164,7 +164,7 @@ def _head(name: str, pid: int, tid: int, /, **args: object) -> dict[str, Any]:
 
 
 def summary(records: Sequence[Record], size: int | None = None) -> str:
-    """Return text for people, for each comm: the last operation of each rank, the ranks that were
+    """Return a text that lists, for each comm, the last operation of each rank, the ranks that were
     waited for, and the slowest operations.
 
     size   the size of the comms; None: unknown, so the last ranks may be missing without notice
@@ -229,8 +229,9 @@ def blocking(records: Sequence[Record]) -> tuple[TraceEvent | None, list[Record]
 
 
 def late_starts(records: Sequence[Record]) -> dict[int, tuple[int, float]]:
-    """Return for each rank of one comm the number of operations by order that it started last, and
-    the seconds that the first rank waited for it. Only operations that all records have count."""
+    """Return two figures for each rank of one comm: the number of operations that it was the last
+    rank to start, and the total time in seconds that the first rank waited for it. Only operations
+    that are matched by order and are in all records count."""
     starts: dict[int, list[tuple[float, int]]] = {}
     for record in records:
         for event in record.events:

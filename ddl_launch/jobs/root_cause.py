@@ -53,14 +53,14 @@ class RankState:
 
     @property
     def blamed(self) -> int | None:
-        """The rank that its error names as lost."""
+        """The other rank that this rank's error names as lost, or None."""
         lines = [self.raised] if self.raised else self.tail
         found = [int(rank) for line in lines for rank in _LOSS.findall(line)]
         return found[-1] if found else None
 
     @property
     def failed_at(self) -> float:
-        """The time when its failure was known first."""
+        """The time that counts when failures are put in order, in seconds."""
         if self.raised:
             return min(self.raised_at, self.at)
         certain = self.end is not None and (self.end.by_signal or self.end.lost)

@@ -167,8 +167,8 @@ class Lab:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host to its end, with `env` added to this environment. Return its
-        output as text."""
+        """Run a command on a host and wait until it exits. Return its output as text. The command
+        gets the environment of this process and the variables of `env`."""
         return subprocess.run(
             self.at(host, *command),
             env={**os.environ, **(env or {})},

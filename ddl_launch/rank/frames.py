@@ -119,8 +119,8 @@ def proven(kind: bytes, text: bytes, nonce: bytes, secret: str) -> bytes:
 
 
 def open_proven(kind: bytes, data: bytes, nonce: bytes, secret: str) -> bytes:
-    """Return the text of a frame with a proof. Raises ValueError if the sender is not of this
-    job."""
+    """Check the proof in a frame, and return the frame's text. Raises ValueError if the sender does
+    not know the job's secret."""
     proof, text = data[:32], data[32:]
     if not hmac.compare_digest(proof, _proof(kind, text, nonce, secret)):
         raise ValueError("it does not know the job's secret")

@@ -16,11 +16,11 @@ _IDENTITY = re.compile(rb"libddl (\d+\.\d+\.\d+), (ABI \d+, protocol \d+)\0")
 
 
 def identify_library() -> dict[str, str]:
-    """Return the version, the ABI and protocol, and the build of libddl in the ddl_core next to
-    this package.
+    """Describe the libddl in the ddl_core next to this package.
 
-    The version is "" if there is no library, or words if the library does not contain it. A build
-    is a processor and a digest of the library and its Python modules.
+    version  such as "0.2.0"; "of an unknown version" if its files name none; "" without a library
+    speaks   such as "ABI 1, protocol 11"; "" if unknown
+    build    the processor, and a digest of the library and of its compiled Python modules
     """
     packages = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     core = os.path.join(packages, "ddl_core")

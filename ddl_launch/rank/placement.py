@@ -80,7 +80,7 @@ def parse_cores(text: str) -> list[int]:
 
 
 def format_cores(cores: Sequence[int]) -> str:
-    """Return the ranges of these cores as a text, such as 0-3,8. `parse_cores` reads it."""
+    """Return the ranges of these cores as a text that `parse_cores` can read, such as "0-3,8"."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and runs[-1][-1] == core - 1:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports to the endpoints of a host which processes have ended. The kernel closes a dead process's
-connection, which no network between hosts can forge.
+"""The witness of a host, which reports to endpoints that a process of this host has ended. The
+kernel closes the connection of a dead process, and no network between hosts can forge that.
 
 Scripts import this module, so it imports no other module of the project. DDL_WITNESS names an
 abstract unix stream socket, without the leading zero byte. Each endpoint of libddl connects to it.

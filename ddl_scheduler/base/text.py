@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text for people: other users' text made safe to print, and sizes of jobs. Pure."""
+"""Text to print: other users' text without control characters, and sizes of jobs. Pure."""
 
 from __future__ import annotations
 

@@ -72,10 +72,15 @@ def _read(path: Path) -> Mapping[str, str]:
     try:
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
-            if about.st_mode & 0o077 or about.st_uid not in (os.getuid(), 0):
-                mode = f"{about.st_mode & 0o777:o}"
+            if about.st_uid not in (os.getuid(), 0):
                 raise AccessError(
-                    f"{path} has mode {mode}, so other users can read its token; chmod 600"
+                    f"{path} belongs to another user (id {about.st_uid}), who can read and change"
+                    " its token; replace it by a file of your own with mode 600"
+                )
+            if about.st_mode & 0o077:
+                raise AccessError(
+                    f"{path} has mode {about.st_mode & 0o777:o}, so other users can read its token;"
+                    " set its mode to 600"
                 )
             found: dict[str, str] = tomllib.load(file)
     except FileNotFoundError:

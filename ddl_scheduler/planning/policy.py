@@ -187,8 +187,8 @@ def _deadlines(
 def _again(
     requests: Mapping[str, Request], sizes: Mapping[str, int], now: float, settings: Settings
 ) -> float:
-    """Return the next time at which the result may change without an event: a job's rest after a
-    change ends, a job is no longer young, or a waiting job ages."""
+    """Return the earliest time at which the plan may change without an event: a job may grow again
+    after its last change, a job is no longer young, or waiting raises a job's tier."""
     times = []
     for name, request in requests.items():
         job, size = request.job, sizes.get(name, 0)

@@ -71,7 +71,7 @@ def compare(
 
 
 def comparison_rows(results: Sequence[Result]) -> list[list[str]]:
-    """Return a table for people.
+    """Return the rows of the table that compares the methods, as texts.
 
     Times to completion are in minutes, the makespan in hours. The last column has the mean as a
     multiple of the first method's mean.

@@ -96,11 +96,11 @@ def test_equal_environments() -> None:
         FIRST, other
     )
     with pytest.raises(
-        RuntimeError, match="rank 1 on a starts from another state than rank 0 on a"
+        RuntimeError, match="rank 1 on a and rank 0 on a start from different states"
     ):
         compare(FIRST, replace(other, state="t"))
     first, model = ({"also.x": "1", "model": each, "slot": each} for each in "23")
-    with pytest.raises(RuntimeError, match=r"rank 0 on a: the first part that differs is model\."):
+    with pytest.raises(RuntimeError, match=r"states: the first part that differs is model\."):
         compare(replace(FIRST, parts=first), replace(FIRST, state="t", parts=model))
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.pure
 FIRST = Fingerprint(0, "a", "s", "g", {}, job={"len(data)": 150})
 OTHERS = {
     "its data": (replace(FIRST, member=1, job={"len(data)": 151}), "len(data) is 151, and 150 on"),
-    "its state": (replace(FIRST, member=1, state="t"), "starts from another state than rank 0"),
+    "its state": (replace(FIRST, member=1, state="t"), "start from different states"),
     "its bits": (replace(FIRST, member=1, share="h"), "it computes other bits than rank 0"),
 }
 

@@ -4,6 +4,7 @@ store."""
 
 import argparse
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -255,6 +256,19 @@ def test_what_is_set_counts_before_the_file(
         file.write_text(text, encoding="latin-1")
         with pytest.raises(AccessError, match="server.toml"):
             access_read()
+
+
+def test_token_file_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "server.toml"
+    access_write(file, Access("https://head:1", "abc", ""))
+    monkeypatch.setenv("DDL_SERVER_FILE", str(file))
+    other = os.getuid() + 1
+    about = os.stat_result((0o100600, 0, 0, 1, other, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(os, "fstat", lambda _: about)
+    with pytest.raises(AccessError, match=rf"belongs to another user \(id {other}\)"):
+        access_read()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* The registration of this process. A separate thread registers it, because the kernel waits for
- * all processors: some milliseconds in a process with threads. */
+/* The registration of this process for heavy fences. A separate thread makes it, because the kernel
+ * waits for all processors. In a process with threads, that takes some milliseconds. */
 typedef struct ddl__fences {
     atomic_bool joined;
     sem_t done; /* a semaphore that is posted when the thread ends */

@@ -132,7 +132,8 @@ void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd)
 {
     if (!engine_watch_fd(engine, fd, link))
         ddl__log(DDL__WARN, "cannot add a link to epoll: %s", strerror(errno));
-    ddl__engine_wake(engine); /* a shared-memory link has the descriptor of other links */
+    /* Shared-memory links have one descriptor: it may be watched already, and then has no event. */
+    ddl__engine_wake(engine);
 }
 
 void ddl__engine_wake(ddl__engine *engine)

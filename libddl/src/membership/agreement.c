@@ -469,8 +469,8 @@ static bool accuses_survivor(const ddl__membership *m, int rank)
     return false;
 }
 
-/* Find a member that makes the creation vain: it died before it created the comm, or it has found
- * another member dead. */
+/* Find a member because of which the creation cannot succeed: it died before it created the comm,
+ * it has joined a later attempt, or it accuses a survivor. */
 static int lost_member(const ddl__membership *m)
 {
     /* If only other ranks have lost a member, the leader decides. */

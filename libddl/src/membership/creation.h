@@ -101,7 +101,7 @@ bool ddl__creation_is_late(const ddl__creation *c, int64_t now);
 ddl__creation_end ddl__creation_reason(const ddl__creation *c, ddl_status status, int own_rank,
                                        uint32_t own_number);
 
-/* The message that a member that fails with `status` sends to another one. */
+/* The way in which a member whose creation failed informs another member. */
 typedef enum ddl__creation_audience {
     DDL__CREATION_TELL_NOTHING,
     DDL__CREATION_CLOSE_LINK, /* send the reason */

@@ -11,8 +11,9 @@
  *   little, because its own network may be broken. Members that have no connection to the lost rank
  *   believe two reports, from two hosts or from the lost rank's host. They test the next leader of
  *   the agreement themselves, by dialing it (leader.c), because ranks with different leaders would
- *   wait for each other. Only a rank's own evidence is its accusation in the agreement.
- * - GONE: members that have left. It is sent with the next heartbeats, in one message for all. */
+ *   wait for each other. In the agreement, a rank accuses others only by its own evidence.
+ * - GONE: members that have left. One message names all of them, and is sent with the next
+ *   heartbeats. */
 #include "base/time_limits.h"
 #include "membership/graph.h"
 #include "membership/state.h"

@@ -82,7 +82,7 @@ typedef struct ddl__member_msg {
     unsigned char state; /* LOST: a ddl__member_state */
     bool flag;           /* DONE: committed; EXPEL: left out */
     const unsigned char *set; /* JOIN, VERDICT */
-    const char *text;         /* EXPEL, EXPELLED: the reason. DEAD: NULL, as the comm has it */
+    const char *text;         /* EXPEL, EXPELLED: the reason. DEAD: NULL; the encoder adds it */
 } ddl__member_msg;
 
 /* The reason why a comm must end. */
@@ -348,8 +348,8 @@ ddl__agreement_step ddl__agreement_created(ddl__membership *m, bool created, boo
 
 ddl__agreement_failure ddl__agreement_why(const ddl__membership *m, int *rank);
 
-/* The member that makes the current creation vain; -1 if none does. It is this rank if it was
- * expelled. */
+/* Return the member because of which the current creation cannot succeed, or -1 if there is none.
+ * It is this rank if this rank was expelled. */
 int ddl__agreement_lost(const ddl__membership *m);
 
 /* True if the rank is in the list of survivors of the current attempt. */

@@ -27,9 +27,9 @@ int ddl__dial_until(const struct sockaddr *from, const struct sockaddr *address,
 int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length);
 int ddl__dial_error(int fd);
 
-/* True if an error of connect is an answer of the peer; in the second function, true if this host
- * caused the error, so it says nothing about the peer. */
+/* True if this result of connect, an errno or 0, is an answer of the peer. */
 bool ddl__dial_is_answer(int error);
+/* True if this host caused the error of connect, so that the error says nothing about the peer. */
 bool ddl__dial_is_own_error(int error);
 
 /* Let close end the connection at once, without TCP's wait that keeps its port in use. */

@@ -52,8 +52,9 @@ static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *a
     return needed;
 }
 
-/* Linux 6.2 and later report the number as the folder's size. Listing the folder would take most of
- * the time of a creation. */
+/* Return the number of open descriptors, or 0 if it is unknown. Linux 6.2 and later report it as
+ * the size of the folder /proc/self/fd. To list the folder would take most of the time of a
+ * creation. */
 static uint64_t count_open_descriptors(void)
 {
     uint64_t n = 0;

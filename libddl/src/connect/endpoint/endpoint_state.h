@@ -178,7 +178,8 @@ uint32_t ddl__pending_find_creation(const ddl_endpoint *endpoint, ddl__digest fa
 /* This member makes no more creations of the family: drop the connections that wait for one. */
 void ddl__pending_drop_family(ddl_endpoint *endpoint, ddl__digest family);
 
-/* Pass the slot's connections that have arrived to its takers. */
+/* Pass the connections that have arrived for the slot to the takers of their kinds
+ * (ddl__slot_taker). */
 void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
 
 /* Drop the connections of a slot that is being closed. */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The limit is exceeded above this rate and this burst. */
+/* The limit: this many refused clients per second on average, and this many at once. */
 enum { DDL__RATE_LIMIT_PER_SECOND = 50, DDL__RATE_LIMIT_BURST = 64 };
 
 /* A leaky bucket: each refused client adds its share of a second to `until`. The level is bounded,

@@ -144,8 +144,8 @@ static void give_warn(const askers *a)
              first, a->n - 1);
 }
 
-/* Give the list to the ranks that request it at the slot. If this rank did not get it, send them
- * the reason instead, which is the message set. */
+/* Give the list to the ranks that request it at the slot. If this rank has not received the list,
+ * send them the reason instead, which the caller has stored as this thread's error message. */
 static void give(askers *a, ddl__comm_slot *slot)
 {
     snprintf(a->why, sizeof a->why, "%s", ddl__message());

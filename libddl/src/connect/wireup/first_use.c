@@ -257,7 +257,9 @@ static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d, int *passed)
     if (u->shared)
         *passed = fcntl(ddl__arena_fd(u->use->wireup.arena), F_DUPFD_CLOEXEC, 0);
     if (u->shared && *passed < 0)
-        return ddl__fail(DDL_EUNREACHABLE, "%s: raise ulimit -n", strerror(errno));
+        return ddl__fail(DDL_EUNREACHABLE,
+                         "no descriptor is free for its shared memory: %s; raise ulimit -n",
+                         strerror(errno));
     ddl__late_target target = {.wireup = &u->use->wireup,
                                .peer = u->peer,
                                .local = u->shared,

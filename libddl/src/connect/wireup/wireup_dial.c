@@ -206,8 +206,9 @@ static ddl_status check_notices(const ddl__wireup *w)
                      w->addresses[failure.from].host, failure.text);
 }
 
-/* The member has no link, or has closed it. All were connected to one another if an engine has the
- * links: a member whose link was not lost may have the child, and be at its next creation. */
+/* True if this rank has no open link to the member. If an engine owns the links, all members were
+ * connected, and only w->lost is missing. Any other member may have completed this creation and
+ * begun the next one. */
 static bool is_missing(const void *context, int rank)
 {
     const ddl__wireup *w = context;

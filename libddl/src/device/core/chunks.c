@@ -174,7 +174,7 @@ static void find_in_place(ddl__chunks *c, int rank)
     }
 }
 
-/* Return the elements of a part of an ordered sum, in elements of the result. */
+/* Return the length of one part of an ordered sum, in elements of the result. */
 static int64_t part_count(const ddl__chunks *c)
 {
     const ddl__call *call = c->call;

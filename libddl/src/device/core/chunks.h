@@ -7,9 +7,9 @@
 
 #include "engine/calls/work.h"
 
-/* Even blocks that are copied between the caller's buffer and the chunk's memory: `n` blocks from
- * number `device` on in the buffer, and from number `host` on in the memory, without number
- * `except` (-1: none). */
+/* `n` consecutive even blocks that are copied between the caller's buffer and the chunk's memory.
+ * The first one is block `device` of the buffer and block `host` of the memory. The block of index
+ * `except` among the n is not copied (-1: all are). */
 typedef struct ddl__copied {
     int n, device, host, except;
 } ddl__copied;

@@ -31,7 +31,7 @@ typedef struct ddl__runner {
     unsigned n_returns;
     const void **operands; /* room for `n_operands` operands */
     int n_operands;
-    bool rings_are_near; /* in the second-level caches of their owners */
+    bool rings_are_near; /* the rings stay in the second-level caches of their owners */
     unsigned ahead;      /* interleave.c: number of spans that are peeked at and not released */
     ddl__backoff claim_backoff; /* interleave.c: calls that do not wait */
 } ddl__runner;

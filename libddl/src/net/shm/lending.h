@@ -48,7 +48,7 @@ typedef struct ddl__offer {
 } ddl__offer;
 
 typedef struct ddl__lending {
-    uint32_t *offered; /* serial of the last offered region, by number; or NULL */
+    uint32_t *offered; /* by region number: serial of the region offered last; NULL: no offers */
     uint64_t lent;     /* spans published up to the last lent one */
     struct ddl__awaited {
         uint64_t span; /* position + 1 of a lent span whose result is wanted in place */

@@ -41,7 +41,7 @@ ddl__regions *ddl__regions_create(void)
     return regions;
 }
 
-/* Under the lock, which is released here. */
+/* Drop a reference. The caller holds the lock, and this function releases it. */
 static void regions_drop(ddl__regions *regions)
 {
     bool last = !--regions->references;
@@ -177,7 +177,8 @@ static void free_region(const header *h)
     atomic_fetch_sub_explicit(&regions->n, 1, memory_order_relaxed);
     regions_drop(regions);
     ddl__unguard_memory(region.base);
-    /* Peers that map the file keep no pages of it. Forked children still read a detached file. */
+    /* Free the pages, so that peers that still map the file hold no memory. A detached file keeps
+     * its pages, because forked children read them. */
     if (attached)
         fallocate(region.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)region.bytes);
     ddl__close_guarded(region.fd);

@@ -170,9 +170,10 @@ static int64_t longest_chunk(const ddl__request *request)
         bytes = request->segment_bytes;
     if (bytes > DDL__SEGMENT_MAX)
         bytes = DDL__SEGMENT_MAX;
-    /* Two waves are in flight in a host's shared memory, whose rings waste some of it at their
-     * ends. Only one level uses its window, unless hosts have nodes or a mode string declares the
-     * levels: then it may have to hold what all levels send, which is less than three chunks. */
+    /* The window of a host's shared memory must hold two waves, and the rings waste some memory at
+     * their ends: DDL__WAVES allows for both. Usually only one level uses the window. If hosts have
+     * nodes, or a mode string declares the levels, it may have to hold the chunks that all levels
+     * send in a wave. These are less than three chunks, so allow twice as much. */
     bool by_several = request->topology->declared || request->topology->node;
     int64_t fit = request->window / (by_several ? 2 * DDL__WAVES : DDL__WAVES);
     if (request->window > 0 && bytes > fit)
