@@ -80,7 +80,10 @@ def f4(*values: float) -> np.ndarray[Any, Any]:
         (lambda c, a: c.allreduce(a, name="a\0b"), "name is .*; must be a str"),
         (lambda c, a: c.allreduce(a, name=7), "name is 7; must be a str"),
         (lambda c, a: c.allreduce(a, name="n" * 256), "name"),
-        (lambda c, a: c.allreduce(a, prescale=0), "prescale is 0, which would make every"),
+        (
+            lambda c, a: c.allreduce(a, prescale=0),
+            "prescale is 0, which would make all results zero",
+        ),
         (lambda c, a: c.allreduce(a, postscale="x"), "postscale is 'x'; must be a number"),
         (lambda c, a: c.allreduce(a.astype("i4"), prescale=2.0), "scale"),
         (lambda c, a: c.allreduce(a, op="bit_and"), "f32"),
