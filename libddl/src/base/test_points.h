@@ -32,6 +32,9 @@ typedef enum ddl__test_point {
     /* While the list of addresses of a large job is handed out. */
     DDL__AT_ASKING, /* this rank knows which rank has the list: a ddl__rendezvous_record */
     DDL__AT_GIVING, /* the list is about to be sent; the ddl__rendezvous_plan */
+    /* Operations. */
+    DDL__AT_SLEEP, /* the driver has announced that it sleeps, and looks once more; the ddl__engine
+                    */
     /* Heartbeats. */
     DDL__AT_BEAT,      /* the time has come to send them; the ddl__health */
     DDL__AT_HEARTBEAT, /* one is about to be sent; the ddl__member */

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/fences.h"
 #include "base/log.h"
+#include "base/test_points.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
 #include "engine/state.h"
@@ -102,6 +103,7 @@ static int sleep_ms(const ddl__engine *engine, int64_t deadline)
 static bool fall_asleep(ddl__engine *engine)
 {
     announce_sleep(engine, true);
+    (void)DDL__TEST_POINT(DDL__AT_SLEEP, engine);
     if (!ddl__advance(engine))
         return true;
     announce_sleep(engine, false);
