@@ -9,7 +9,7 @@
 enum { SIZE = 3, SOON_MS = 300 };
 
 /* What this process does before the last step of a creation. */
-static bool cuts_link;
+static atomic_bool cuts_link;
 static ddl_comm *awaited; /* waits until this comm has failed, and omits the step */
 
 static const double AT_ONCE = 1.0;

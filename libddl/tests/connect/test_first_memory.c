@@ -12,7 +12,7 @@ enum { SIZE = 8, VICTIM = 3, LARGE = 3 << 20, ROUNDS = 20, DIAL = DDL__AT_HELLO 
 #include "opening_links.h"
 
 /* The peers close their sockets while the engine ends, after this rank has left. */
-static bool others_leave_later;
+static atomic_bool others_leave_later;
 
 static void check_detector_rests(void)
 {

@@ -30,7 +30,7 @@ static board *b;
 static char url[64];
 static int self, wrong_rank;
 static flaw wrong;
-static bool small_is_large;
+static atomic_bool small_is_large;
 static int limit_ms = 20000, warn_ms;
 static FILE *said; /* all ranks' stderr, if warn_ms is not 0 */
 

@@ -32,7 +32,7 @@ static atomic_int *reached; /* by step: shared by all processes */
 static schedule now;        /* of this process */
 static int self, gives_up;  /* this rank; the rank that gives up */
 static place at;            /* the point at which it gives up */
-static bool has_answered;
+static atomic_bool has_answered;
 static const ddl__wireup *wireup; /* of the present creation */
 
 static void reach(step s)

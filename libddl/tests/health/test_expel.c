@@ -211,7 +211,7 @@ static void dead_already(ddl_comm *comm)
     go_on(comm, 1);
 }
 
-static bool stops_in_creation;
+static atomic_bool stops_in_creation;
 
 static ddl_status stop_in_creation(ddl__test_point point, const void *subject)
 {

@@ -9,7 +9,7 @@
 
 enum { SIZE = 4, STOPPED = 2, VICTIM = 3 };
 
-static bool armed;
+static atomic_bool armed;
 
 /* Stop when all control connections are open, and the survivor's comm is nearly created. */
 static ddl_status stop_when_armed(ddl__test_point point, const void *subject)

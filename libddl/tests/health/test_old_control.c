@@ -17,7 +17,7 @@ typedef struct shared {
     atomic_int ready, parked;
 } shared;
 
-static bool dials_late; /* this process's control connection is late */
+static atomic_bool dials_late; /* this process's control connection is late */
 
 static ddl_status dial_late(ddl__test_point point, const void *subject)
 {

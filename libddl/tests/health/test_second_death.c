@@ -19,7 +19,7 @@ typedef struct board {
 
 static board *b;
 static int moment, victim;
-static bool dies_at; /* this process dies at the moment */
+static atomic_bool dies_at; /* this process dies at the moment */
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 40000};
 
 static ddl_status die_at_moment(ddl__test_point point, const void *subject)
