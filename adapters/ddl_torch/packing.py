@@ -72,6 +72,11 @@ class Residuals:
             )
             return
         for key, saved in state["residuals"].items():
+            if key not in parameters:
+                raise adapter().InvalidArgument(
+                    f"there is a residual of {key!r}, which is no parameter: load the state of this"
+                    " model"
+                )
             if saved.numel() != parameters[key].numel():
                 raise adapter().InvalidArgument(
                     f"the residual of {key!r} has {saved.numel()} elements; must have"

@@ -7,24 +7,19 @@ import sys
 from typing import Any
 
 import torch
+from packing_task import STEPS, Task, flat, make
 from torch import nn
 
 import ddl_horovod.torch as hvd
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
-STEPS = 40
-torch.manual_seed(5)
-target = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64))
-inputs = torch.randn(size * 32, 64)
-wanted = target(inputs).detach()
-own = slice(rank * 32, rank * 32 + 32)
+task = Task(rank, size)
 
 
 class Training:
     def __init__(self, compression: Any, groups: int | None = None) -> None:
-        torch.manual_seed(9)
-        self.model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64))
+        self.model = make()
         self.optimizer = hvd.DistributedOptimizer(
             torch.optim.Adam(self.model.parameters(), lr=0.003),
             named_parameters=self.model.named_parameters(),
@@ -35,25 +30,17 @@ class Training:
     def run(self, steps: int) -> "Training":
         for _ in range(steps):
             self.optimizer.zero_grad()
-            nn.functional.mse_loss(self.model(inputs[own]), wanted[own]).backward()
+            task.own_loss(self.model).backward()
             self.optimizer.step()
-        every = hvd.allgather(self.flat()[None])
+        every = hvd.allgather(flat(self.model)[None])
         assert all(torch.equal(each, every[0]) for each in every), "parameters differ"
         return self
 
-    def flat(self) -> torch.Tensor:
-        return torch.cat([each.detach().flatten() for each in self.model.parameters()])
 
-    def loss(self) -> float:
-        with torch.no_grad():
-            return float(nn.functional.mse_loss(self.model(inputs), wanted))
-
-
-exact = Training(hvd.Compression.none).run(STEPS).loss()
-before = Training(hvd.Compression.none).loss()
+exact, before = task.loss(Training(hvd.Compression.none).run(STEPS).model), task.loss(make())
 for compression, groups in ((hvd.Compression.int8, None), (hvd.Compression.int4, 1)):
     training = Training(compression, groups).run(STEPS)
-    lost = (training.loss() - exact) / (before - exact)
+    lost = (task.loss(training.model) - exact) / (before - exact)
     print(f"{rank} {compression.wire}: {lost:.3%} of what f32 learns is lost", file=sys.stderr)
     assert abs(lost) < 0.01
     states = copy.deepcopy((training.model.state_dict(), training.optimizer.state_dict()))
@@ -63,7 +50,7 @@ for compression, groups in ((hvd.Compression.int8, None), (hvd.Compression.int4,
     another = Training(compression, groups).run(1)
     another.model.load_state_dict(states[0])
     another.optimizer.load_state_dict(states[1])
-    assert torch.equal(another.run(5).flat(), training.flat())
+    assert torch.equal(flat(another.run(5).model), flat(training.model))
 
 # A rank that has joined takes part with zeros.
 model = nn.Linear(128, 128)
@@ -86,7 +73,7 @@ def check_refusal(text: str, function: Any) -> None:
 
 
 check_refusal(
-    "only for the gradients", lambda: hvd.allreduce(inputs, compression=hvd.Compression.int8)
+    "only for the gradients", lambda: hvd.allreduce(task.inputs, compression=hvd.Compression.int8)
 )
 check_refusal(
     "supports neither Adasum",

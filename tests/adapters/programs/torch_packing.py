@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from packing_task import STEPS, Task, flat, make
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.nn.parallel import DistributedDataParallel
@@ -21,17 +22,7 @@ from ddl_core.errors import InvalidArgument
 
 ddl.init()
 rank, size = ddl.rank(), ddl.size()
-STEPS = 40
-torch.manual_seed(5)
-target = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64))
-inputs = torch.randn(size * 32, 64)
-wanted = target(inputs).detach()
-own = slice(rank * 32, rank * 32 + 32)
-
-
-def make() -> nn.Module:
-    torch.manual_seed(9)
-    return nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64))
+task = Task(rank, size)
 
 
 def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -41,22 +32,13 @@ def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 def steps(model: nn.Module, optimizer: Any, n: int) -> None:
     for _ in range(n):
         optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs[own]), wanted[own]).backward()
+        task.own_loss(model).backward()
         optimizer.step()
-
-
-def loss(model: nn.Module) -> float:
-    with torch.no_grad():
-        return float(nn.functional.mse_loss(model(inputs), wanted))
-
-
-def flat(model: nn.Module) -> torch.Tensor:
-    return torch.cat([each.detach().flatten() for each in model.parameters()])
 
 
 def check_loss(compression: str, model: nn.Module) -> None:
     """Compare what was learnt, as a part of the loss at first."""
-    lost = (loss(model) - exact) / (loss(make()) - exact)
+    lost = (task.loss(model) - exact) / (task.loss(make()) - exact)
     print(f"{rank} {compression}: {lost:.3%} of what f32 learns is lost", file=sys.stderr)
     assert abs(lost) < (0.001 if compression == "int8" else 0.01)
 
@@ -118,7 +100,7 @@ def restored_ddp(compression: Any, contents: Any, with_state: bool) -> torch.Ten
     return flat(model)
 
 
-exact = loss(train_ddp(None)[0])
+exact = task.loss(train_ddp(None)[0])
 for compression in ("int8", "int4"):
     model, _, state = train_ddp(compression, bucket_cap_mb=0.04)  # rebuilt after the first step
     check_loss(compression, model)
@@ -137,6 +119,8 @@ for compression in ("int8", "int4"):
     assert torch.equal(restored_ddp(compression, contents, True), flat(model))
     assert not torch.equal(restored_ddp(compression, contents, False), flat(model))
     check_other_rank(state.load_state_dict, contents["compression"])
+    other = contents["compression"] | {"residuals": {"head.weight": torch.zeros(4)}}
+    expect(InvalidArgument, "no parameter", functools.partial(state.load_state_dict, other))
     assert not state.state_dict()["residuals"]
 expect(InvalidArgument, "must be one of int8, int4", lambda: ddl.compress_gradients(model, "int2"))  # type: ignore[arg-type]
 expect(TypeError, "must be a Distributed", lambda: ddl.compress_gradients(make(), "int8"))
@@ -144,7 +128,7 @@ expect(TypeError, "must be a Distributed", lambda: ddl.compress_gradients(make()
 # Gradients of float64 are sent as they are.
 model = DistributedDataParallel(make().double())
 ddl.compress_gradients(model, "int4")
-model(inputs[own].double()).sum().backward()
+model(task.inputs[task.own].double()).sum().backward()
 
 # ---- the optimizer ----
 
@@ -161,7 +145,7 @@ def load_residuals(load: Any, contents: dict[str, Any], residuals: Any) -> None:
     load(contents | {"ddl_residuals": residuals})
 
 
-exact = loss(train(None)[0])
+exact = task.loss(train(None)[0])
 for compression in ("int8", "int4"):
     model, optimizer = train(compression)
     check_loss(compression, model)
@@ -189,8 +173,8 @@ state = power.PowerSGDState(dist.group.WORLD, matrix_approximation_rank=4, start
 model.register_comm_hook(state, power.powerSGD_hook)
 steps(model, make_optimizer(model), STEPS)
 check_equal(model)
-print(f"{rank} PowerSGD: loss {loss(model):.5f} from {loss(make()):.5f}", file=sys.stderr)
-assert loss(model) < 0.5 * loss(make())
+print(f"{rank} PowerSGD: loss {task.loss(model):.5f} from {task.loss(make()):.5f}", file=sys.stderr)
+assert task.loss(model) < 0.5 * task.loss(make())
 assert state.compression_stats()[0] > 4
 
 print("done")
