@@ -98,21 +98,6 @@ def parse_list(text: str, known: tuple[str, ...] | dict[str, str], what: str) ->
     return chosen
 
 
-def show_bytes(number: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.4g} {unit}"
-        number /= 1024
-    return f"{number:.4g} GiB"
-
-
-def show_seconds(seconds: float) -> str:
-    for unit, size in (("us", 1e-6), ("ms", 1e-3)):
-        if seconds < 999.5 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
 def make_parser(command: str, description: str | None, epilog: str = "") -> argparse.ArgumentParser:
     """Return the parser of `python -m bench COMMAND`."""
     return argparse.ArgumentParser(

@@ -11,9 +11,10 @@ from typing import Any
 
 from tabulate import tabulate
 
-from bench.cases import UsageError, free_port, make_parser, show_seconds
+from bench.cases import UsageError, free_port, make_parser
 from bench.libraries import Library, OneHost, Placement, ProcessSpec
 from bench.worker_group import WorkerGroup
+from ddl_launch.base.quantities import show_seconds
 
 DESCRIPTION = """\
 Time init and the creation of groups, libddl and Gloo in turns, on this machine. Both run in the

@@ -4,10 +4,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.cases import Candidate, show_bytes
+from bench.cases import Candidate
 from bench.libraries import OneHost
 from bench.machine import ALL_STATES, STATES
 from bench.results import Result, Row
+from ddl_launch.base.quantities import show_bytes
 
 KI, MI = 2**10, 2**20
 EVEN = 0.97  # a difference below 3 % is noise

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.cases import make_parser, parse_sizes, show_bytes, show_seconds
+from bench.cases import make_parser, parse_sizes
 from bench.environments import run_ranks
+from ddl_launch.base.quantities import show_bytes, show_seconds
 
 DESCRIPTION = """\
 Measure all-reduces (f32, sum) of PyTorch's tensors on a GPU that all ranks of this host share.

@@ -4,8 +4,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cases import UsageError, show_bytes
+from bench.cases import UsageError
 from bench.results import Result
+from ddl_launch.base.quantities import show_bytes
 
 _COLORS = {"libddl": "C3", "gloo": "C0", "openmpi": "C1", "mpich": "C2", "impi": "C4"}
 _MARKERS = {"from C": "v", "async": "x", "named": "+"}

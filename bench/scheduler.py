@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.busy_loops import BusyLoops
-from bench.cases import BURST, DTYPES, IN_C, Candidate, Case, show_bytes
+from bench.cases import BURST, DTYPES, IN_C, Candidate, Case
 from bench.libraries import Library, Placement
 from bench.machine import Machine, State
 from bench.results import LIMIT, Result, Turn, summarize
 from bench.worker_group import WorkerError, WorkerGroup
+from ddl_launch.base.quantities import show_bytes
 
 SMALL = 16 << 10  # bytes up to which calls are timed in batches, since reading the clock costs time
 BATCH_MAX = 50

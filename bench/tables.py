@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 
 from tabulate import tabulate
 
-from bench.cases import show_bytes, show_seconds
 from bench.machine import ALL_STATES
 from bench.results import Result, Row
+from ddl_launch.base.quantities import show_bytes, show_seconds
 
 HEAD = ["size", "library", "p50", "p99", "alg GB/s", "bus GB/s", "x best other", "of limit", "n"]
 

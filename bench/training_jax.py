@@ -21,10 +21,10 @@ from typing import Any
 from tabulate import tabulate
 
 from bench import training
-from bench.cases import show_bytes
 from bench.libraries import Library, OneHost
 from bench.training import ALONE, Measured
 from bench.worker_group import WorkerError, WorkerGroup
+from ddl_launch.base.quantities import show_bytes
 
 SIZES = [8, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 BACKENDS = ("ddl", "gloo")  # backends of jax's own collectives

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # after all others: the sources of ddl_core must not be found there
 try:
     from bench import creation, goals
-    from bench.cases import Candidate, Case, UsageError, parse_sizes, show_bytes
+    from bench.cases import Candidate, Case, UsageError, parse_sizes
     from bench.collectives import parse
     from bench.libraries import Library, OneHost
     from bench.machine import Machine, State
@@ -27,6 +27,7 @@ try:
     from bench.results import LIMIT, Result, Row, Turn, quantile, summarize
     from bench.tables import show_results
     from bench.worker_group import WorkerError, WorkerGroup
+    from ddl_launch.base.quantities import show_bytes
 finally:
     sys.path.remove(str(ROOT))
 
