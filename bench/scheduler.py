@@ -2,6 +2,7 @@
 """The scheduler of turns: runs the libraries round by round, and records the machine's state
 between turns."""
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,9 @@ from ddl_launch.base.quantities import show_bytes
 SMALL = 16 << 10  # bytes up to which calls are timed in batches, since reading the clock costs time
 BATCH_MAX = 50
 BATCH_SECONDS = 200e-6
+# Ranks that share cores begin a batch so far apart that a short one would measure little else.
+SHARED_BATCH_MAX = 500
+SHARED_BATCH_SECONDS = 5e-3
 ITERATIONS_MAX = 4000  # in one turn
 DIRECT_FROM = 64 << 10  # bytes from which on memory limits the time, not latency
 
@@ -168,7 +172,10 @@ class Scheduler:
         elif case.bytes <= SMALL and candidate.way != "late":
             seconds, _ = workers.run(candidate.way, 3, 10)
             once = max(statistics.median(seconds), 1e-7)
-            batch = max(1, min(BATCH_MAX, round(BATCH_SECONDS / once)))
+            most, batch_seconds = BATCH_MAX, BATCH_SECONDS
+            if max(self.placement.hosts) > (os.cpu_count() or 1):
+                most, batch_seconds = SHARED_BATCH_MAX, SHARED_BATCH_SECONDS
+            batch = max(1, min(most, round(batch_seconds / once)))
         seconds, wall = workers.run(candidate.way, 3, batch)
         return self.effort.iterations(wall / len(seconds)), batch
 
