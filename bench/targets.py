@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench import environments
+from bench import environments, training
 from bench.cases import Case, UsageError, make_parser
 from bench.goals import (
     EIGHT,
@@ -61,20 +61,21 @@ parts, for --parts:
   others     reduce-scatter, broadcast, all-gather and all-to-all of 64 MiB
   four       all-reduce among 4 ranks
   hosts      all-reduce between two hosts, made of network namespaces (needs root)
-ordered    ordered sums compared with all-reduce out of place; also between two hosts (needs root)
-shared     the same on buffers of ddl_alloc: all-reduce in place and out of place, also among 4
-           ranks, broadcast, all-gather and all-to-all
+  ordered    ordered sums compared with all-reduce out of place; also between two hosts (root)
+  shared     the same on buffers of ddl_alloc: all-reduce in place and out of place, also among 4
+             ranks, broadcast, all-gather and all-to-all
   taken      all-reduce beside 2, 4 and 8 busy loops, from C and through PyTorch; means
   burst      bursts of all-reduces after computing, 4 ranks
   eight      operations of 8 ranks, beside all other libraries
+  training   steps of PyTorch's DistributedDataParallel, without and with data loaders
   resources  memory of a rank, and time to start
 """
 
 
 @dataclass(frozen=True)
 class Part:
-    """Targets that are measured together. `wanted` is None for memory and start-up time. `rounds`
-    and `seconds` replace those of the command line."""
+    """Targets that are measured together. `wanted` is None for those that other modules measure.
+    `rounds` and `seconds` replace those of the command line."""
 
     name: str
     wanted: Wanted | None
@@ -133,6 +134,7 @@ PARTS = (
     Part("taken", Wanted(TAKEN_CASES, loops=LOOPS), ("ddl_torch", "gloo"), **TAKEN_EFFORT),
     Part("burst", Wanted(BURSTS, ranks=(4,), ways=("burst",)), ("libddl", *MPIS)),
     Part("eight", Wanted(EIGHT_CASES, ranks=(8,)), (*LIBRARIES, "ddl_torch", "commux")),
+    Part("training", None, ()),
     Part("resources", None, ("libddl",)),
 )
 
@@ -155,6 +157,8 @@ def main(argv: Sequence[str]) -> int:
                 rounds, seconds = part.rounds or options.rounds, part.seconds or options.seconds
                 effort = Effort(rounds, seconds, options.disturbed)
                 measure(part.wanted, effort, machine, used, deadline, report)
+            elif part.name == "training":
+                verdicts += training.targets()
             else:
                 verdicts += resources(libraries["libddl"])
     except KeyboardInterrupt:

@@ -16,13 +16,14 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.cases import make_parser
 from bench.environments import run_ranks
+from bench.goals import Verdict
 
 DESCRIPTION = """\
 Measure training steps per second by backend, and how much of the communication the computation
@@ -69,6 +70,10 @@ class Job:
     rounds: int
     steps: int  # steps of each backend in each round
     device: str
+    images: int  # of each rank in a step of resnet50
+    pixels: int  # the width and the height of an image
+    sequences: int  # of each rank in a step of the transformers
+    loaders: int  # forked workers of each rank's data loader; 0: the same batch in each step
     result: str = ""  # the path of the result file
 
 
@@ -115,6 +120,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         default="cpu",
         help="device of PyTorch; all ranks share it",
     )
+    add("--images", type=int, default=8, help="images of a rank in a step; default: %(default)s")
+    add("--pixels", type=int, default=64, help="width and height of an image; default: %(default)s")
+    add("--sequences", type=int, default=4, help="texts of a rank in a step; default: %(default)s")
+    add(
+        "--loaders",
+        type=int,
+        default=0,
+        help="forked workers of a rank's data loader; default: 0, each step has the same batch",
+    )
     add("--json", type=Path, metavar="FILE", help="write all samples as JSON")
     add("--plot", type=Path, metavar="FILE.png", help="plot the steps (needs matplotlib)")
     arguments = parser.parse_args(argv)
@@ -123,8 +137,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for name in arguments.models:
         if name not in models:
             parser.error(f"--models: {name!r} must be one of {', '.join(models)}")
-    if min(arguments.ranks, arguments.rounds, arguments.steps) < 1:
-        parser.error("--ranks, --rounds and --steps must be at least 1")
+    for name in ("ranks", "rounds", "steps", "images", "pixels", "sequences"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name} must be at least 1, not {getattr(arguments, name)}")
+    if arguments.loaders and arguments.device != "cpu":
+        parser.error("--loaders needs --device cpu: forked processes cannot use CUDA")
     return arguments
 
 
@@ -150,10 +167,30 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(arguments: argparse.Namespace) -> list[Measured]:
-    models, backends = arguments.models, arguments.backends
-    job = Job(models, backends, arguments.rounds, arguments.steps, arguments.device)
+    job = Job(**{field.name: getattr(arguments, field.name, "") for field in fields(Job)})
     found = run_ranks(arguments.ranks, f"training_{arguments.framework}.py", job)
     return [Measured(**each) for each in found]
+
+
+def targets() -> list[Verdict]:
+    """Return the targets of DistributedDataParallel beside Gloo, without and with data loaders.
+
+    The batches are so small that communication over Gloo takes about a third of its step.
+    """
+    found = []
+    for loaders, least in ((0, 1.3), (2, 1.0)):
+        options = f"--rounds 20 --images 2 --sequences 1 --loaders {loaders}"
+        for measured in run(parse(options.split())):
+            step, communication = (
+                statistics.median(flat(each["gloo"]))
+                for each in (measured.steps, measured.communication)
+            )
+            ratio = advantage(measured, "ddl")
+            assert ratio is not None
+            case = f"DDP, {measured.model}, {loaders} data loaders, communication over Gloo"
+            case += f" {100 * communication / step:.0f} % of a step: x Gloo"
+            found.append(Verdict(case, "", f"{ratio:.2f}", f"{least:.2f}", ratio >= least))
+    return found
 
 
 def machine_state() -> dict[str, Any]:

@@ -2,10 +2,11 @@
 """One rank of bench/training.py for PyTorch: DistributedDataParallel with each backend in turn."""
 
 import copy
+import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
 
 # Searched after the installed ddl_core.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -30,37 +32,83 @@ from ddl_torch import _build, shared_memory
 ROUNDING = 1e-3  # largest difference between the backends' weights after the warm-up
 WARM_UP = 3  # steps; DistributedDataParallel rebuilds its buckets after the first one
 CLASSES = 1000
-IMAGES, PIXELS = 8, 64
-PIECES, CONTEXT = 4, 64
+CONTEXT = 64
+BORDER = 8  # pixels that a random crop removes
+STORED = 256  # images or texts of a data set
 
 Step = Callable[[], object]
+Batch = tuple[Tensor, Tensor]  # inputs and what the model should return
+
+
+class Images(IterableDataset[Batch]):
+    """Random crops of random images, endlessly."""
+
+    def __init__(self, pixels: int) -> None:
+        self.pixels = pixels
+        width = pixels + BORDER
+        self.images = torch.randint(256, (STORED, 3, width, width), dtype=torch.uint8)
+        self.labels = torch.randint(CLASSES, (STORED,))
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            image, left, top = (int(torch.randint(most, ())) for most in (STORED, BORDER, BORDER))
+            rows, columns = slice(top, top + self.pixels), slice(left, left + self.pixels)
+            crop = self.images[image, :, rows, columns].float() / 128 - 1
+            yield crop, self.labels[image]
+
+
+class Texts(IterableDataset[Batch]):
+    """Pieces of a random text, endlessly. Each comes with the byte that follows each of its own."""
+
+    def __init__(self) -> None:
+        self.text = torch.randint(BYTES, (STORED * CONTEXT,))
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            start = int(torch.randint(len(self.text) - CONTEXT, ()))
+            piece = self.text[start : start + CONTEXT + 1]
+            yield piece[:-1], piece[1:]
 
 
 @dataclass(frozen=True)
 class Task:
     model: nn.Module
-    loss: Callable[[nn.Module], Tensor]
+    data: IterableDataset[Batch]
+    batch: int
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, wanted = batch
+        if inputs.dim() == 4:  # images
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        found = model(inputs)
+        return cross_entropy(found.flatten(0, -2), wanted.flatten())
+
+    def batches(self, loaders: int = 0) -> Iterator[Batch]:
+        """Return the batches of a data loader with so many forked workers, or one batch again and
+        again."""
+        if not loaders:
+            return itertools.repeat(next(iter(DataLoader(self.data, self.batch))))
+        context = "fork"
+        loader = DataLoader(
+            self.data, self.batch, num_workers=loaders, multiprocessing_context=context
+        )
+        return iter(loader)
 
 
-def resnet50() -> Task:
-    images = torch.randn(IMAGES, 3, PIXELS, PIXELS).contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(CLASSES, (IMAGES,))
+def resnet50(job: Job) -> Task:
     model = ResNet("resnet50", CLASSES).to(memory_format=torch.channels_last)  # 25.6 M parameters
-    return Task(model, lambda model: cross_entropy(model(images), labels))
+    return Task(model, Images(job.pixels), job.images)
 
 
-def transformer(width: int = 512, layers: int = 6) -> Task:
-    text = torch.randint(BYTES, (PIECES, CONTEXT + 1))
+def transformer(job: Job, width: int = 512, layers: int = 6) -> Task:
     model = Transformer(width=width, layers=layers, context=CONTEXT)  # 19.2 M
-    return Task(
-        model, lambda model: cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
-    )
+    return Task(model, Texts(), job.sequences)
 
 
 TASKS = {
     "resnet50": resnet50,
     "transformer": transformer,
-    "small": lambda: transformer(width=64, layers=1),
+    "small": lambda job: transformer(job, width=64, layers=1),
 }
 
 
@@ -85,22 +133,25 @@ def main() -> None:
 def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
     """Measure one model. `groups`: process groups of all ranks by backend, and under ALONE a group
     of this rank only."""
-    task = TASKS[name]()
+    task = TASKS[name](job)
+    batch = task.batches()
     models, steps = {}, {}
     for each, group in groups.items():
         share(each)
         models[each] = DistributedDataParallel(
             copy.deepcopy(task.model), process_group=group, gradient_as_bucket_view=True
         )
-        steps[each] = step_of(models[each], task)
+        steps[each] = step_of(models[each], task, batch)
         for _ in range(WARM_UP):
             steps[each]()
-    steps[ALONE] = in_step(steps[ALONE])
     ends = {each: weights(models[each].module) for each in job.backends}
     for backend, end in ends.items():
         difference = float((end - ends[job.backends[0]]).abs().max())
         if difference > ROUNDING:
             sys.exit(f"{name}: {backend} and {job.backends[0]} differ by {difference}")
+    if job.loaders:  # forked now, when the buckets of DistributedDataParallel are there
+        steps = {each: step_of(models[each], task, task.batches(job.loaders)) for each in groups}
+    steps[ALONE] = in_step(steps[ALONE])
 
     buckets = bucket_sizes(models[job.backends[0]])
     found = Measured(
@@ -130,12 +181,12 @@ def share(backend: str) -> None:
     shared_memory.apply(_build.module())
 
 
-def step_of(model: nn.Module, task: Task) -> Step:
+def step_of(model: nn.Module, task: Task, batches: Iterator[Batch]) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
     def step() -> None:
         optimizer.zero_grad()
-        task.loss(model).backward()
+        task.loss(model, next(batches)).backward()
         optimizer.step()
 
     return step

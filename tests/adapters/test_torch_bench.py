@@ -17,11 +17,14 @@ COMMAND = [sys.executable, "-m", "bench", "training"]
 @pytest.mark.slow
 @pytest.mark.usefixtures("torch_native")
 @pytest.mark.parametrize(
-    ("model", "millions"), [("small", "0.1"), pytest.param("transformer", "19.2", marks=SLOW)]
+    ("model", "millions", "loaders"),
+    [("small", "0.1", 1), pytest.param("transformer", "19.2", 0, marks=SLOW)],
 )
-def test_it_measures(run_program: Run, tmp_path: Path, model: str, millions: str) -> None:
+def test_it_measures(
+    run_program: Run, tmp_path: Path, model: str, millions: str, loaders: int
+) -> None:
     files = ["--json", tmp_path / "found.json", "--plot", tmp_path / "found.png"]
-    short = ["--models", model, "--rounds", "2", "--steps", "1"]
+    short = ["--models", model, "--rounds", "2", "--steps", "1", "--loaders", str(loaders)]
     ended = run_program([*COMMAND, *short, *files], cwd=ROOT, limit=300).expect_success()
     assert f"{model}, {millions} M parameters, reduced in buckets of " in ended.out
     told = json.loads((tmp_path / "found.json").read_text())
@@ -41,6 +44,8 @@ def test_what_it_does_not_know(run_program: Run) -> None:
     ended = run_program([*COMMAND, "--models", "resnet18"], cwd=ROOT)
     assert ended.code == 2
     assert "--models: 'resnet18' must be one of resnet50, transformer, small" in ended.err
+    ended = run_program([*COMMAND, "--images", "0"], cwd=ROOT)
+    assert ended.code == 2 and "--images must be at least 1, not 0" in ended.err
 
 
 @pytest.mark.usefixtures("torch_native")
