@@ -6,16 +6,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ddl_core.base._lib import version
 from ddl_launch.base.command_line import complete, with_suggestion
-from ddl_launch.base.quantities import parse_bytes, parse_count
-from ddl_launch.commands import creation, planning, scaling, trace, trace_page
-from ddl_launch.commands.cluster import read_cluster
+from ddl_launch.base.quantities import parse_bytes, parse_count, parse_rate
+from ddl_launch.commands import creation, methods, planning, scaling, trace, trace_page
+from ddl_launch.commands.cluster import Cluster, read_cluster
 from ddl_launch.commands.description import DescriptionError
 from ddl_launch.commands.doctor import add_doctor
 from ddl_launch.commands.model import read_model
@@ -24,6 +24,8 @@ from ddl_launch.commands.simulation import OPERATIONS, simulate, split_operation
 from ddl_launch.errors import INTERRUPTED, USAGE, CommandError
 from ddl_launch.jobs.init_process import leave_process_1
 from ddl_launch.lab.cli import add_lab
+
+_T = TypeVar("_T")
 
 ENTRY_POINTS = "ddl.commands"
 SIMULATE_ENTRY_POINTS = "ddl.simulate"  # options of `ddl simulate`
@@ -69,6 +71,8 @@ _PLAN_EPILOG = f"""\
 examples:
   ddl plan lab.toml                                  compare the plans for some sizes
   ddl plan lab.toml --bytes 1KiB,64MiB --json        the same for two sizes, as JSON
+  ddl plan --model-bytes 102MB --step-ms 250 --hosts 2 --rate 1Gbit/s
+                                                     compare methods of sending fewer bytes
 
 {_CLUSTER_FILE}"""
 
@@ -165,12 +169,26 @@ def make_parser() -> argparse.ArgumentParser:
         "plan",
         help="compare the plans for an operation on a cluster",
         description="Show every plan for each size: the predicted time, the number of sequential\n"
-        "messages, and the bytes sent at each level. * marks the plan that libddl chooses.",
+        "messages, and the bytes sent at each level. * marks the plan that libddl chooses.\n"
+        "With --model-bytes, predict a training step for each method of sending fewer bytes.",
         epilog=_PLAN_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _add_question(plan, "1KiB,64KiB,1MiB,64MiB")
+    _add_question(plan, "1KiB,64KiB,1MiB,64MiB", needed=False)
+    add = plan.add_argument
+    add("--model-bytes", metavar="SIZE", type=_size, help="size of the gradients in float32")
+    add("--step-ms", metavar="MS", type=_positive, help="a rank's computation in a step")
+    add("--hosts", metavar="N", type=parse_count, help="hosts, in place of CLUSTER.toml")
+    add("--ranks", metavar="N", type=parse_count, default=1, help="ranks of a host (default: 1)")
+    add("--rate", metavar="RATE", type=_rate, help="Ethernet's rate, such as 1Gbit/s, with --hosts")
+    add(
+        "--local-steps",
+        metavar="H",
+        type=parse_count,
+        default=100,
+        help="steps of a round of local steps (default: 100)",
+    )
     plan.add_argument("--json", action="store_true", help="print JSON, in seconds and bytes")
     plan.add_argument(
         "--plot",
@@ -301,10 +319,32 @@ def _operation(text: str) -> str:
 
 
 def _sizes(text: str) -> list[int]:
+    return [_size(size) for size in text.split(",")]
+
+
+def _size(text: str) -> int:
+    return _checked(parse_bytes, text)
+
+
+def _rate(text: str) -> float:
+    return _checked(parse_rate, text)
+
+
+def _checked(parse: Callable[[object], _T], text: str) -> _T:
     try:
-        return [parse_bytes(size) for size in text.split(",")]
+        return parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
 
 
 def _hosts(text: str) -> list[int]:
@@ -326,8 +366,26 @@ def _trace(arguments: argparse.Namespace) -> None:
         trace_page.write(arguments.html, records, arguments.size)
 
 
+def _plan_cluster(arguments: argparse.Namespace) -> Cluster:
+    if arguments.cluster:
+        return read_cluster(arguments.cluster)
+    if not arguments.hosts or not arguments.rate:
+        raise CommandError("CLUSTER.toml is missing, or --hosts and --rate (see ddl plan --help)")
+    return methods.ethernet(arguments.hosts, arguments.ranks, arguments.rate)
+
+
 def _plan(arguments: argparse.Namespace) -> None:
-    cluster = read_cluster(arguments.cluster)
+    cluster = _plan_cluster(arguments)
+    if bool(arguments.model_bytes) != bool(arguments.step_ms):
+        raise CommandError("--model-bytes and --step-ms belong together (see ddl plan --help)")
+    if arguments.model_bytes:
+        nbytes, seconds = arguments.model_bytes, arguments.step_ms / 1e3
+        predicted = methods.predict(cluster, nbytes, seconds, arguments.local_steps)
+        if arguments.json:
+            print(methods.as_json(nbytes, seconds, predicted))
+        else:
+            print(methods.as_table(cluster, nbytes, seconds, predicted))
+        return
     if arguments.plot:
         check_plot(arguments.plot)
         steps = planning.steps(cluster, arguments.operation, arguments.bytes[0], MESSAGES_MAX)

@@ -22,6 +22,7 @@ OPERATIONS = {
     "alltoall": (9, ("pairwise", "hosts")),
     "ordered": (1, ("ordered",)),
 }
+WIRES = {"f32": 0, "bf16": 4, "int8": 2, "int4": 3}  # the ddl_wire in ddl.h; 0: packs nothing
 _WHOLE = {
     "allreduce",
     "broadcast",
@@ -107,17 +108,19 @@ def simulate(
     nbytes: int,
     plan: str | None = None,
     *,
+    wire: str = "f32",
     busy_max: int = 0,
     sent_max: int = 0,
     spans_max: int = SPANS_MAX,
 ) -> Prediction:
     """Simulate `operation` on f32 buffers of `nbytes` (all blocks together), with the named plan or
-    libddl's choice. Raises SimulationError if that is impossible."""
+    libddl's choice. Hosts send each other the wire format `wire` if libddl packs such a buffer.
+    Raises SimulationError if that is impossible."""
     levels = [*cluster.levels, *[None] * (4 - len(cluster.levels))]
     bandwidth = [level.bandwidth if level else 1.0 for level in levels]
     latency = [level.latency if level else 0.0 for level in levels]
     speeds = (bandwidth, latency, cluster.memory, cluster.cores)
-    return _ask(cluster, operation, nbytes, plan, speeds, busy_max, spans_max, sent_max)
+    return _ask(cluster, operation, nbytes, plan, speeds, busy_max, spans_max, sent_max, wire)
 
 
 def hops(cluster: Cluster, operation: str, plan: str, spans_max: int = SPANS_MAX) -> int:
@@ -136,6 +139,7 @@ def _ask(
     busy_max: int,
     spans_max: int,
     sent_max: int = 0,
+    wire: str = "f32",
 ) -> Prediction:
     ffi = _plans.ffi
     name, workers = split_operation(operation)
@@ -149,10 +153,20 @@ def _ask(
     costs = [cores.message, cores.byte, cores.number, cores.hosts]
     machine = ffi.new("ddl_machine *", [cluster.size, groups, bandwidth, latency, memory, *costs])
     count = -(-nbytes // (_ELEMENT * parts))
-    of_workers = [owners if workers else ffi.NULL, workers]
     question = ffi.new(
         "ddl_question *",
-        [OPERATIONS[name][0], count, _ELEMENT, *of_workers, asked, spans_max, busy_max, sent_max],
+        {
+            "kind": OPERATIONS[name][0],
+            "count": count,
+            "element": _ELEMENT,
+            "wire": WIRES[wire],
+            "owners": owners if workers else ffi.NULL,
+            "workers": workers,
+            "algorithm": asked,
+            "spans_max": spans_max,
+            "busy_max": busy_max,
+            "sent_max": sent_max,
+        },
     )
     answer = ffi.new("ddl_answer *", {"busy": busy, "sent": sent})
     error = _plans.lib.ddl_simulate(machine, question, answer)

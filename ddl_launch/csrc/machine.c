@@ -36,16 +36,19 @@ ddl__topology *machine_topology(const ddl_machine *machine)
 static ddl__request request_of(const ddl_question *question, const ddl__topology *topology,
                                const ddl__order *order)
 {
-    return (ddl__request){.kind = (ddl__kind)question->kind,
-                          .size = topology->size,
-                          .count = question->count,
-                          .element = (size_t)question->element,
-                          .order = order->members ? order : NULL,
-                          .wide = 1,
-                          .in_place = !order->members,
-                          .all_shared = topology->groups[DDL__HOSTS] == 1,
-                          .topology = topology,
-                          .window = MACHINE_WINDOW};
+    ddl__request request = {.kind = (ddl__kind)question->kind,
+                            .size = topology->size,
+                            .count = question->count,
+                            .element = (size_t)question->element,
+                            .order = order->members ? order : NULL,
+                            .wide = 1,
+                            .in_place = !order->members,
+                            .all_shared = topology->groups[DDL__HOSTS] == 1,
+                            .topology = topology,
+                            .window = MACHINE_WINDOW};
+    if (request.count >= ddl__packs_from(&request))
+        request.wire = (ddl_wire)question->wire;
+    return request;
 }
 
 ddl__plan *machine_plan(const ddl_question *question, const ddl__topology *topology,

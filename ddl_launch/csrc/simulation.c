@@ -14,6 +14,7 @@
 
 #include "event_queue.h"
 #include "machine.h"
+#include "reduce/reduce.h"
 
 enum { LEVELS = DDL__DIMENSIONS, NOBODY = -1 };
 
@@ -236,6 +237,26 @@ static int operand_parts(const rank *me, const ddl__step *step, uint32_t i)
     return fold ? fold->first[i + 1] - fold->first[i] : 1;
 }
 
+/* The bytes of a span between hosts that holds `bytes` of elements. */
+static int64_t packed(const rank *me, const simulation *s, int64_t bytes)
+{
+    size_t count = (size_t)(bytes / s->question->element);
+    return (int64_t)ddl__packed_bytes(count, me->plan->bits);
+}
+
+/* The bytes of what a step sends to a target, and of what it receives from others. */
+static int64_t bytes_out(const rank *me, const simulation *s, const ddl__step *step, int64_t bytes)
+{
+    bool packs = step->kind == DDL__PACK || step->kind == DDL__REDUCE_PACK;
+    return packs ? packed(me, s, bytes) : bytes * step_results(me, step);
+}
+
+static int64_t bytes_in(const rank *me, const simulation *s, const ddl__step *step, int64_t bytes)
+{
+    bool unpacks = step->kind == DDL__UNPACK || step->kind == DDL__ADD_UNPACKED;
+    return unpacks ? packed(me, s, bytes) : bytes;
+}
+
 static bool step_can_run(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
 {
     const rank *me = &s->ranks[r];
@@ -245,31 +266,41 @@ static bool step_can_run(const simulation *s, uint32_t r, const ddl__step *step,
     for (uint32_t i = step->target; i < step->target + step->targets; i++) {
         const link *l = rank_link(s, me, i);
         if (l->published == DDL__LINK_SPANS ||
-            (l->level == 0 && me->window + bytes * step_results(me, step) > MACHINE_WINDOW))
+            (l->level == 0 && me->window + bytes_out(me, s, step, bytes) > MACHINE_WINDOW))
             return false;
     }
     return true;
 }
 
+/* The core's seconds for one end of a message. */
+static double end_seconds(const simulation *s, int64_t bytes)
+{
+    return (s->machine->message + (double)bytes * s->machine->byte) / 2;
+}
+
 /* The seconds of a step with operands of `bytes`: one pass for storing in shared memory, unless a
- * reduction stores there anyway, and one for each operand, over memory or a wire. */
+ * reduction stores there anyway, one for packing what no reduction packs, and one for each operand,
+ * over memory or a wire. */
 static double step_seconds(const simulation *s, uint32_t r, const ddl__step *step, int64_t bytes)
 {
     const rank *me = &s->ranks[r];
-    double own = (double)bytes / s->machine->memory, seconds = step->kind == DDL__COPY ? own : 0;
-    double end = (s->machine->message + (double)bytes * s->machine->byte) / 2; /* of a message */
+    double own = (double)bytes / s->machine->memory, seconds = 0;
+    if (step->kind == DDL__COPY || step->kind == DDL__PACK)
+        seconds = own;
     bool stores = false;
     for (uint32_t i = 0; i < step->operands; i++) {
         uint32_t at = step->operand + i;
         if (me->plan->ranks[at] == r)
             continue;
-        double pass =
-            rank_link(s, me, at)->level ? own + end : (double)bytes / s->machine->bandwidth[0];
+        double pass = rank_link(s, me, at)->level
+                          ? own + end_seconds(s, bytes_in(me, s, step, bytes))
+                          : (double)bytes / s->machine->bandwidth[0];
         seconds += pass * operand_parts(me, step, i);
     }
     for (uint32_t i = step->target; i < step->target + step->targets; i++) {
         stores = stores || rank_link(s, me, i)->level == 0;
-        seconds += rank_link(s, me, i)->level ? end : 0;
+        if (rank_link(s, me, i)->level)
+            seconds += end_seconds(s, bytes_out(me, s, step, bytes));
     }
     return stores && step->kind == DDL__PUBLISH ? seconds + own : seconds;
 }
@@ -348,7 +379,7 @@ static void step_end(simulation *s, uint32_t r, const ddl__step *step, int64_t b
         if (me->plan->ranks[i] != r)
             link_release(s, &s->links[me->links[i]]);
     for (uint32_t i = step->target; i < step->target + step->targets && !s->error; i++)
-        link_publish(s, r, i, bytes * step_results(me, step), &shared);
+        link_publish(s, r, i, bytes_out(me, s, step, bytes), &shared);
     me->step++;
 }
 

@@ -30,6 +30,7 @@ typedef struct ddl_question {
     int kind; /* ddl__kind */
     int64_t count;
     int element;       /* bytes of one */
+    int wire;          /* ddl_wire: the format of what hosts send each other; 0: elements */
     const int *owners; /* of an ordered sum: the rank of each of `workers` logical workers */
     int workers;
     const char *algorithm; /* NULL: as libddl chooses */

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddl_launch.base.quantities import parse_bytes, parse_rate, parse_seconds
-from ddl_launch.commands import planning
+from ddl_launch.commands import methods, planning
 from ddl_launch.commands.cli import main
 from ddl_launch.commands.cluster import Cluster, read_cluster
 from ddl_launch.commands.creation import predict
@@ -89,11 +89,11 @@ def test_bytes_of_hierarchical_and_ring(tmp_path: Path, hosts: int, ranks: int) 
     hierarchical = simulate(cluster, "allreduce", nbytes)
     assert hierarchical.plan == "hierarchical"
     assert hierarchical.sent[1] == 2 * nbytes * (hosts - 1)
-    assert hierarchical.busiest[1] == pytest.approx(2 * nbytes * (1 - 1 / hosts), rel=1e-3)
+    assert hierarchical.busiest[1] == pytest.approx(2 * nbytes * (1 - 1 / hosts), rel=2e-3)
     assert sum(hierarchical.sent) == 2 * nbytes * (p - 1)
     ring = simulate(cluster, "allreduce", nbytes, "ring")
     assert sum(ring.sent) == 2 * nbytes * (p - 1)
-    assert ring.busiest[1] == pytest.approx(2 * nbytes * (1 - 1 / p), rel=1e-3)
+    assert ring.busiest[1] == pytest.approx(2 * nbytes * (1 - 1 / p), rel=2e-3)
 
 
 def test_bytes_of_unequal_hosts(tmp_path: Path) -> None:
@@ -256,6 +256,57 @@ def test_simulate_shows_what_was_measured(capsys: pytest.CaptureFixture[str]) ->
     assert main(["simulate", str(LAB), "--bytes", "64MiB"]) == 0
     out = capsys.readouterr().out
     assert "558 ms" in out and "841 ms" in out
+
+
+def test_packed_spans_have_fewer_bytes() -> None:
+    cluster = methods.ethernet(2, 2, 1.25e8)
+    nbytes = 16 << 20
+    plain = simulate(cluster, "allreduce", nbytes)
+    for wire, block in (("bf16", 256), ("int8", 129), ("int4", 65)):
+        packed = simulate(cluster, "allreduce", nbytes, wire=wire)
+        assert packed.plan == "packed"
+        sent = plain.busiest[1] * block / 512  # the last block of a span may be short
+        assert packed.busiest[1] == pytest.approx(sent, rel=2e-3)
+        assert packed.seconds == pytest.approx(plain.seconds * block / 512, rel=0.05)
+    assert simulate(cluster, "allreduce", 1024, wire="int8").plan == plain.plan
+
+
+METHODS = "--model-bytes 102MB --step-ms 250"
+
+
+def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = f"plan {METHODS} --hosts 2 --rate 1Gbit/s"
+    assert main(slow.split()) == 0
+    told = capsys.readouterr().out
+    assert "Ethernet: 2 ranks on 2 hosts\n" in told
+    assert "\nf32                  985 ms   1.00         25%         860 ms       97.27 MiB" in told
+    assert "\nUse int4: 3.55 times as fast as f32.\n" in told
+    assert main([*slow.split(), "--local-steps", "20", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["methods"]
+    assert [each["name"] for each in found][4:] == ["PowerSGD, rank 4", "rounds of 20 steps"]
+    assert found[0]["step"] == pytest.approx(0.985, rel=0.01)
+    # Communication that the backward pass hides costs nothing.
+    assert main(f"plan {METHODS} --hosts 2 --rate 100Gbit/s".split()) == 0
+    assert "None pays: the fastest, " in capsys.readouterr().out
+    assert main(["plan", str(LAB), *METHODS.split()]) == 0
+    assert "lab, 2 hosts x 2 ranks: 4 ranks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (METHODS, "CLUSTER.toml is missing, or --hosts and --rate"),
+        (
+            "--model-bytes 1MB --hosts 2 --rate 1Gbit/s",
+            "--model-bytes and --step-ms belong together",
+        ),
+        ("--model-bytes 1MB --step-ms 0", "--step-ms: '0' is not a number above 0"),
+        (f"{METHODS} --hosts 2 --rate 5", "--rate: '5' is not a rate such as '100 Gbit/s'"),
+    ],
+)
+def test_wrong_methods(arguments: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *arguments.split()]) == 2
+    assert problem in capsys.readouterr().err
 
 
 def test_scaling(capsys: pytest.CaptureFixture[str]) -> None:
