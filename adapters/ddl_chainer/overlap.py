@@ -8,6 +8,7 @@ and starts the operation.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +52,7 @@ class Overlap:
         consumers = _consumers(loss)
         for name, param in sorted(model.namedparams()):
             if id(param.node) in consumers:
-                _put_in_front(param, consumers[id(param.node)], lambda g, n=name: self.start(n, g))
+                _put_in_front(param, consumers[id(param.node)], functools.partial(self.start, name))
 
 
 class _Start(chainer.FunctionNode):

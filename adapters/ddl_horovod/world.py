@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from ddl_core import adapter
 from ddl_horovod.executor import Executor, Members
@@ -48,7 +48,7 @@ class ProcessSet:
     these with the same sets in the same order.
     """
 
-    _world: ClassVar[World]
+    _world: ClassVar[World[Any]]
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
         self._ranks: list[int] | None = sorted(set(ranks_or_comm))
@@ -151,7 +151,7 @@ class World(Generic[Kind]):
         self._add(self.everyone)
         for each in process_sets or ():
             if isinstance(each, ProcessSet):
-                self.add_process_set(each)
+                self.add_process_set(cast("Kind", each))
         # Handlers run in reverse order, so this one runs before the framework's handlers.
         atexit.unregister(self.shutdown)
         atexit.register(self.shutdown)
@@ -220,7 +220,8 @@ class World(Generic[Kind]):
         """Add a process set, and return it. All ranks call this, even if they are not members.
         Raises ValueError if a rank does not exist or the set was added already."""
         self.check()
-        added = process_set if isinstance(process_set, self._kind) else self._kind(process_set)
+        given: Any = process_set
+        added: Kind = given if isinstance(given, self._kind) else self._kind(given)
         members = added.members()
         if not members or members[0] < 0 or members[-1] >= self.size():
             raise ValueError(

@@ -57,8 +57,13 @@ def part(name: str) -> native.Part:
     """Return a part, one of PARTS, for the installed versions."""
     jax, jaxlib = (importlib.metadata.version(package) for package in ("jax", "jaxlib"))
     return native.Part(
-        *("ddl_jax", f"JAX {jax}, jaxlib {jaxlib}", f"jaxlib-{jaxlib}"),
-        *(_SOURCES, f"libddl_jax_{name}.so", _flags(), functools.partial(_compile, name)),
+        "ddl_jax",
+        f"JAX {jax}, jaxlib {jaxlib}",
+        f"jaxlib-{jaxlib}",
+        _SOURCES,
+        f"libddl_jax_{name}.so",
+        _flags(),
+        functools.partial(_compile, name),
         native_recipe.xla_interface(_include()),
     )
 

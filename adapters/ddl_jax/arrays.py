@@ -17,7 +17,8 @@ def as_array(value: Any) -> jax.Array:
     32 bits. Raises InvalidArgument for an integer that does not fit, which JAX would truncate."""
     array = jnp.asarray(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu":
-        for number in value[value != value.astype(array.dtype)][:1]:
+        given: Any = value
+        for number in given[given != given.astype(array.dtype)][:1]:
             raise InvalidArgument(
                 f"array has the {value.dtype} {number}, which does not fit into JAX's"
                 f" {array.dtype}; set jax_enable_x64"

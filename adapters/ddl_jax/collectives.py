@@ -361,4 +361,4 @@ def _call(
     """Return the only result of an operation of all ranks, or of a communicator's ranks."""
     which, _, size = members(comm)
     (result,) = primitive.bind(*arrays, comm=which, size=size, **parameters)
-    return result  # type: ignore[no-any-return]
+    return result

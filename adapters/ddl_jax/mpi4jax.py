@@ -13,7 +13,7 @@ is the identity. Tags are numbers: MPI.ANY_TAG means 0, the default tag of a sen
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ import jax.numpy as jnp
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_jax import collectives, communicators, world
 from ddl_jax.arrays import as_array
+
+if TYPE_CHECKING:
+    from ddl_core.base.names import Op
 
 
 class Comm:
@@ -98,7 +101,7 @@ COMM_WORLD = Comm()
 # ---- mpi4jax's functions; comm: None for all ranks ----
 
 
-def allreduce(x: Any, op: str, *, comm: Comm | None = None) -> jax.Array:
+def allreduce(x: Any, op: Op, *, comm: Comm | None = None) -> jax.Array:
     """Combine all processes' arrays."""
     part = _part(comm)
     return collectives.allreduce(x, op, comm=part, transpose="identity")
@@ -132,13 +135,13 @@ def gather(x: Any, root: int, *, comm: Comm | None = None) -> jax.Array:
     return everyone if _members(comm)[1] == root else as_array(x)
 
 
-def reduce(x: Any, op: str, root: int, *, comm: Comm | None = None) -> jax.Array:
+def reduce(x: Any, op: Op, root: int, *, comm: Comm | None = None) -> jax.Array:
     """Return the result of `allreduce` on the root; elsewhere x."""
     combined = collectives.allreduce(x, op, comm=_part(comm))
     return combined if _members(comm)[1] == root else as_array(x)
 
 
-def scan(x: Any, op: str, *, comm: Comm | None = None) -> jax.Array:
+def scan(x: Any, op: Op, *, comm: Comm | None = None) -> jax.Array:
     """Combine the arrays of the processes up to this one."""
     return collectives.scan(x, op, comm=_part(comm))
 
@@ -172,7 +175,7 @@ def recv(
     result, sender = collectives.recv(x, _source(source), chosen, comm=part, with_source=True)
     if status is not None:
         jax.debug.callback(status._fill, sender, chosen)
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def sendrecv(

@@ -113,7 +113,7 @@ def gradient_transformation(
     import optax
 
     adapter.check_compression(compression, _WIRES)
-    if compression in _WIRES:
+    if compression == "int8" or compression == "int4":  # one of _WIRES
         return optax.GradientTransformation(_zero_state, functools.partial(_pack, op, compression))
 
     def update(updates: Any, state: Any, parameters: Any = None) -> Any:
@@ -132,7 +132,7 @@ def _zero_state(parameters: Any) -> PackedState:
 
 
 def _pack(
-    op: str, wire: str, gradients: Tree, state: PackedState, parameters: Any = None
+    op: GradientOp, wire: str, gradients: Tree, state: PackedState, parameters: Any = None
 ) -> tuple[Tree, PackedState]:
     """Return the combined gradients, and the state with the new residual."""
     leaves, tree = jax.tree.flatten(gradients)

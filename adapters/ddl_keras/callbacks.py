@@ -90,7 +90,7 @@ class AverageMetrics(keras.callbacks.Callback):
         self.model._get_metrics_result_or_logs = lambda logs: self._averaged(_flat(own(logs)))
 
     def on_test_end(self, logs: Any = None) -> None:
-        vars(self.model).pop("_get_metrics_result_or_logs", None)
+        self.model.__dict__.pop("_get_metrics_result_or_logs", None)
 
     def _averaged(self, logs: dict[str, Any]) -> dict[str, Any]:
         numbers = {name: value for name, value in logs.items() if _is_number(value)}

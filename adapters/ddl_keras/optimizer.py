@@ -175,7 +175,7 @@ def _once(gradients: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Seq
         _is_reduced.reset(token)
 
 
-def _distributed(base: type, settings: Mapping[str, Any]) -> type:
+def _distributed(base: Any, settings: Mapping[str, Any]) -> type:
     """Return a subclass that reduces gradients."""
     # Only Keras' own way of applying gradients calls `_clip_gradients` with the accumulated ones.
     by_keras = all(
@@ -183,7 +183,7 @@ def _distributed(base: type, settings: Mapping[str, Any]) -> type:
         for name in ("apply", "_backend_apply_gradients")
     )
 
-    class Distributed(base):  # type: ignore[misc, valid-type]
+    class Distributed(base):
         _ddl_settings = settings
 
         def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:

@@ -68,7 +68,7 @@ class DistributedOptimizer(adapter_arrays.OptimizerOf):
         return self._optimizer.minimize(loss, *arguments, **options)
 
     def _average(self) -> None:
-        parameters = []
+        parameters: list[Any] = []
         for each in self._parameter_list:
             parameters += each["params"] if isinstance(each, dict) else [each]
         gradients = [each.grad for each in parameters if each.grad is not None]

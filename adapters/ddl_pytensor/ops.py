@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddl_core import adapter, adapter_arrays
 from ddl_core.errors import InvalidState
 from ddl_pytensor.framework import Apply, Op, disconnected, not_implemented, register_numba, tensor
+
+if TYPE_CHECKING:
+    from ddl_core.base.names import Op as Reduction
 
 Array = np.ndarray[Any, Any]
 
@@ -102,9 +105,9 @@ class AllReduce(_ArrayOp):
 
     __props__ = ("number", "op")
 
-    def __init__(self, op: str) -> None:
+    def __init__(self, op: Reduction) -> None:
         super().__init__()
-        self.op = op
+        self.op: Reduction = op
 
     def _run(self, arrays: list[Array]) -> list[Array]:
         return adapter_arrays.allreduce_together(world.comm(), arrays, self.op)
@@ -163,9 +166,9 @@ class AllGather(_Resized):
 class ReduceScatter(_Resized):
     __props__ = ("number", "op")
 
-    def __init__(self, op: str) -> None:
+    def __init__(self, op: Reduction) -> None:
         super().__init__()
-        self.op = op
+        self.op: Reduction = op
 
     def _run(self, arrays: list[Array]) -> list[Array]:
         return [world.reduce_scatter(arrays[0], self.op)]

@@ -75,10 +75,8 @@ def part() -> native.Part:
     """Return the native part for the installed versions."""
     flags = [*_compile_flags(), *_link_flags()]
     version = tf.__version__
-    return native.Part(
-        *("ddl_tensorflow", f"TensorFlow {version}", f"tensorflow-{version}"),
-        *(_SOURCES, f"{NAME}.so", flags, _compile),
-    )
+    title, key = f"TensorFlow {version}", f"tensorflow-{version}"
+    return native.Part("ddl_tensorflow", title, key, _SOURCES, f"{NAME}.so", flags, _compile)
 
 
 def _compile(result: Path) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +37,9 @@ import ddl_core
 from ddl_core import errors
 from ddl_tensorflow import _c_api as c
 from ddl_tensorflow import calls
+
+if TYPE_CHECKING:
+    from ddl_core.base.names import Op
 
 LOST = (
     "Until then ddl_tensorflow works without its native part: operations take longer, hold a thread"
@@ -135,7 +138,7 @@ class _Node(NamedTuple):
 
     what: str
     name: str  # "" means matched by order
-    op: str
+    op: Op
     root: int
     rows: tuple[int, ...]
     comm: int  # the world's number
@@ -200,8 +203,8 @@ def _alltoall(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | Non
     else:
         received[:] = sent
     recv = call.output(0, (int(received.sum()), *send.shape[1:]), send.dtype)
-    counts = {"send_counts": _times(sent, send), "recv_counts": _times(received, send)}
-    comm.alltoallv(send, recv, **counts, name=name)
+    to, of = _times(sent, send), _times(received, send)
+    comm.alltoallv(send, recv, send_counts=to, recv_counts=of, name=name)
 
 
 def _barrier(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:

@@ -288,7 +288,7 @@ def _scope(name: str | None, what: str, inputs: Sequence[Any]) -> Iterator[str]:
         if not (tf.executing_eagerly() or graph.building_function):
             # Ranks may build a graph of TensorFlow 1 in any order, for example in the order of a
             # set.
-            ends = [each.name for each in (inputs[:1] + inputs[-1:]) if tf.is_tensor(each)]
+            ends = [each.name for each in (*inputs[:1], *inputs[-1:]) if tf.is_tensor(each)]
             name, outer = "_".join([name, *ends]), tf.compat.v1.name_scope(None)
     with outer, tf.name_scope(re.sub(r"^[^A-Za-z0-9.]|[^\w.\-/]", "_", name)) as scope:
         yield scope

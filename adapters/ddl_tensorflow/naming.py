@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import weakref
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -96,7 +97,7 @@ def _traced_function() -> Any:
     """Return an object that identifies the tf.function that this thread traces, or None. It is the
     same for each trace. TensorFlow's graphs do not have it, so it comes from the frame that traces.
     """
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_create_concrete_function":
             return frame.f_locals["tracing_options"].function_captures

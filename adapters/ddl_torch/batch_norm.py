@@ -48,7 +48,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             result = result + self.bias.view(shape)
         if self.training and self.running_mean is not None:
             self._track(mean, variance * (count / (count - 1).clamp(min=1)))
-        return result.to(input.dtype)  # type: ignore[no-any-return]
+        return result.to(input.dtype)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
@@ -72,7 +72,7 @@ class _Normalize(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, values: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         group()
@@ -96,7 +96,7 @@ class _Normalize(torch.autograd.Function):
         return normal, scale, mean, variance, count
 
     @staticmethod
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, gradient: Tensor, of_scale: Tensor, *ignored: Any
     ) -> tuple[Tensor, None]:
         normal, scale, count = ctx.saved_tensors

@@ -23,7 +23,7 @@ from ddl_torch.ops import OPS
 from ddl_torch.world import adapter, group, rank, size
 
 if TYPE_CHECKING:
-    from ddl_core.base.names import Op
+    from ddl_core.base.names import GradientOp, Op
 
 Result = TypeVar("Result")
 
@@ -385,11 +385,12 @@ def _has_gradient(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _linear(name: str, op: str) -> str:
+def _linear(name: str, op: str) -> GradientOp:
     """Return the op, or raise NotImplementedError if it has no gradient."""
-    if op not in ("sum", "average"):
+    linear: dict[str, GradientOp] = {"sum": "sum", "average": "average"}
+    if op not in linear:
         raise NotImplementedError(f"{name} with op {op} has no gradient; use sum or average")
-    return op
+    return linear[op]
 
 
 def _rows(name: str, given: Sequence[int] | None, otherwise: int) -> list[int]:

@@ -48,7 +48,7 @@ def start(
 
 class _Gradient(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, operation: Start, transpose: Transpose, works: list[Any], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.transpose = transpose

@@ -78,8 +78,8 @@ def DistributedOptimizer(
     if hasattr(optimizer, "synchronize"):
         raise adapter().InvalidArgument("optimizer is already a DistributedOptimizer")
     reducer = _Reducer(optimizer, op, backward_passes_per_step, compression, bucket_bytes)
-    optimizer.synchronize = reducer.synchronize  # type: ignore[attr-defined]
-    optimizer.__getstate__ = refuse_copy  # type: ignore[method-assign]
+    optimizer.synchronize = reducer.synchronize
+    optimizer.__getstate__ = refuse_copy
     optimizer.register_step_pre_hook(reducer.before_step)
     optimizer.register_step_post_hook(reducer.after_step)
     return optimizer

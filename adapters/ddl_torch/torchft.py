@@ -22,7 +22,7 @@ from ddl_torch import _build, shared_memory
 from ddl_torch.options import Options
 
 
-class ProcessGroupDDL(ProcessGroupWrapper):  # type: ignore[misc] # torchft may be missing
+class ProcessGroupDDL(ProcessGroupWrapper):  # torchft may be missing
     """A process group of the backend "ddl" for torchft's Manager, to replace ProcessGroupGloo.
 
     timeout: the limit for creating each quorum's group, and for its operations.

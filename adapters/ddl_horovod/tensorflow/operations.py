@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ import tensorflow as tf
 import ddl_tensorflow
 from ddl_horovod import common
 from ddl_horovod.common import Adasum, Average, Reduction, Sum
-from ddl_horovod.executor import JOIN, MemberCall
+from ddl_horovod.executor import JOIN, MemberCall, Perform
 from ddl_horovod.tensorflow import performers
 from ddl_horovod.tensorflow.compression import Compression
 from ddl_horovod.tensorflow.performers import Array
@@ -31,6 +31,9 @@ from ddl_horovod.world import ProcessSet
 from ddl_tensorflow import calls as python_calls
 from ddl_tensorflow.collectives import in_xla
 from ddl_tensorflow.naming import match
+
+if TYPE_CHECKING:
+    from ddl_core.base.names import Op
 
 __all__ = [
     "allgather",
@@ -248,7 +251,7 @@ def join() -> tf.Tensor:
 
 
 def submit(
-    process_set: ProcessSet, name: str | None, call: MemberCall, perform: performers.Perform
+    process_set: ProcessSet, name: str | None, call: MemberCall, perform: Perform
 ) -> Future[Any]:
     """Start an eager operation. It matches the other members' calls by order."""
     executor = process_set.executor()
@@ -268,7 +271,7 @@ class Operation(NamedTuple):
     equal: tuple[Any, ...]
     process_set: ProcessSet
 
-    def prepare(self, arrays: list[Array]) -> tuple[MemberCall, performers.Perform]:
+    def prepare(self, arrays: list[Array]) -> tuple[MemberCall, Perform]:
         """Return the call, without its name, and the function that performs it. Raises
         ArgumentRefused if the splits are invalid."""
         kind, equal, process_set = self
@@ -283,7 +286,8 @@ class Operation(NamedTuple):
             perform = performers.allgather(own)
         else:
             perform = getattr(performers, kind)(own, *equal)
-        dtypes, shapes = [each.dtype.name for each in own], [list(each.shape) for each in own]
+        dtypes = [each.dtype.name for each in own]
+        shapes: list[Any] = [list(each.shape) for each in own]
         ragged = kind in ("allgather", "alltoall")
         return MemberCall(kind, "", dtypes, shapes, list(equal), ragged, splits), perform
 
@@ -312,7 +316,7 @@ def _run(
             " Average: set jit_compile=False"
         )
     assert name is not None
-    return python_calls.call(operation, name, tensors, outputs)
+    return python_calls.call(cast(Any, operation), name, tensors, outputs)
 
 
 def _of_gradient(matched: str | None) -> Named:
@@ -378,7 +382,7 @@ def _native(tensors: Sequence[tf.Tensor], how: How) -> list[tf.Tensor]:
     """Combine tensors with ddl_tensorflow's operations, which XLA can compile."""
     op, prescale, postscale = how
     sent = [_scaled(each, prescale) for each in tensors]
-    results = ddl_tensorflow.grouped_allreduce(sent, op.name.lower())
+    results = ddl_tensorflow.grouped_allreduce(sent, cast("Op", op.name.lower()))
     return [_scaled(each, postscale) for each in results]
 
 

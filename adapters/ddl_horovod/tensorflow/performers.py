@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +13,9 @@ from ddl_core.adapter_arrays import allreduce_together
 from ddl_horovod.common import parts
 from ddl_horovod.executor import MemberCall, Perform
 
+if TYPE_CHECKING:
+    from ddl_core.base.names import Op
+
 Array = np.ndarray[Any, Any]
 
 
@@ -21,13 +24,17 @@ def dtype(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
+def _lower(op: str) -> Op:
+    return cast("Op", op.lower())
+
+
 def allreduce(arrays: list[Array], op: str, prescale: float, postscale: float) -> Perform:
     def perform(comm: Comm, calls: list[MemberCall]) -> list[Array]:
         sent = [_scaled(array, prescale) for array in arrays]
         if op == "Adasum":
             results = [_adasum(array, comm) for array in sent]
         else:
-            results = allreduce_together(comm, sent, op.lower())
+            results = allreduce_together(comm, sent, _lower(op))
         return [_scaled(result, postscale) for result in results]
 
     return perform
@@ -83,7 +90,7 @@ def reducescatter(arrays: list[Array], op: str, prescale: float, postscale: floa
             rows = parts(len(array), comm.size)
             result = np.empty((rows[comm.rank], *array.shape[1:]), array.dtype)
             counts = _counts(rows, array)
-            comm.reduce_scatterv(_scaled(array, prescale), result, counts=counts, op=op.lower())
+            comm.reduce_scatterv(_scaled(array, prescale), result, counts=counts, op=_lower(op))
             results.append(_scaled(result, postscale))
         return results
 

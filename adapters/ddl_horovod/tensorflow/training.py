@@ -237,12 +237,11 @@ def DistributedOptimizer(
             raise ValueError("op is Adasum; must be Average or Sum for optimizers of Keras")
         from ddl_horovod.tensorflow import keras as of_keras
 
-        return of_keras.DistributedOptimizer(
-            *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense),
-            *(gradient_predivide_factor, op, backward_passes_per_step),
-            *(average_aggregated_gradients, num_groups, groups, process_set),
-            scale_local_gradients,
-        )
+        reducing = (compression, sparse_as_dense, gradient_predivide_factor, op)
+        accumulating = (backward_passes_per_step, average_aggregated_gradients)
+        grouping: tuple[Any, ...] = (num_groups, groups, process_set, scale_local_gradients)
+        every: tuple[Any, ...] = (name, device_dense, device_sparse, *reducing, *accumulating)
+        return of_keras.DistributedOptimizer(optimizer, *every, *grouping)
     if backward_passes_per_step != 1:
         raise NotImplementedError(
             f"backward_passes_per_step is {backward_passes_per_step}; must be 1, except for"

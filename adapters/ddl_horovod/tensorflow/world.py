@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 
-class ArgumentRefused(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
+class ArgumentRefused(tf.errors.InvalidArgumentError, ValueError):
     """An argument is wrong on this rank."""
 
 
-class CallsMismatch(tf.errors.FailedPreconditionError, HorovodInternalError):  # type: ignore[misc]
+class CallsMismatch(tf.errors.FailedPreconditionError, HorovodInternalError):
     """The members' calls do not match."""
 
 
-class Failed(tf.errors.UnknownError, HorovodInternalError):  # type: ignore[misc]
+class Failed(tf.errors.UnknownError, HorovodInternalError):
     """The operation failed: a rank exited, or the operation timed out."""
 
 

@@ -536,26 +536,26 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, name: str | None, how: How, process_set: ProcessSet, *tensors: Tensor
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         ctx.how, ctx.process_set = how, process_set
         outputs = [torch.empty_like(tensor) for tensor in tensors]
         return tuple(synchronize(_allreduce(list(tensors), outputs, name, how, process_set, list)))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         moved = _Allreduce.apply(None, ctx.how, ctx.process_set, *gradients)
         return None, None, None, *moved
 
 
 class _Allgather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> Any:
         ctx.process_set = process_set
         ctx.shapes = [tensor.shape for tensor in tensors]
         return tuple(synchronize(_allgather(list(tensors), name, process_set, list)))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         own = [torch.tensor([shape[0] if shape else 1]) for shape in ctx.shapes]
         rows = grouped_allgather(own, process_set=ctx.process_set)
         results = grouped_allreduce(gradients, process_set=ctx.process_set)
@@ -570,13 +570,13 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, name: str | None, root: int, process_set: ProcessSet, tensor: Tensor
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         ctx.root, ctx.process_set = root, process_set
         output = torch.empty_like(tensor)
         return synchronize(_broadcast(tensor, output, root, name, process_set))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         total = allreduce(gradient, op=Average, process_set=ctx.process_set)
         own = ctx.process_set.members()[ctx.process_set.rank()] == ctx.root
         return None, None, None, total if own else total * 0
@@ -586,7 +586,7 @@ class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         handle = _alltoall(tensor, splits, name, process_set, tuple)
         result, received = synchronize(handle)
         ctx.process_set, ctx.received, ctx.rows = process_set, received, len(tensor)
@@ -594,7 +594,7 @@ class _Alltoall(torch.autograd.Function):
         return result, received
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
         back, _ = alltoall(gradient, ctx.received, process_set=ctx.process_set)
         unsent = back.new_zeros((ctx.rows - len(back), *back.shape[1:]))
         return torch.cat([back, unsent]), None, None, None
@@ -604,12 +604,12 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, name: str | None, how: How, process_set: ProcessSet, *tensors: Tensor
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         ctx.how, ctx.process_set = how, process_set
         return tuple(synchronize(_reducescatter(list(tensors), name, how, process_set, list)))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         op, prescale, postscale = ctx.how
         factor = prescale * postscale * (ctx.process_set.size() if op == Sum else 1)
         gathered = grouped_allgather([each * factor for each in gradients], None, ctx.process_set)

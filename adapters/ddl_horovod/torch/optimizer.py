@@ -279,7 +279,8 @@ class _GroupReducer:
         return [each for each in group if id(each) in self._trained]
 
     def _start(self, group: list[Tensor]) -> None:
-        dense, sparse, sent, contexts = [], [], [], []
+        dense, sparse, sent = [], [], []
+        contexts: list[Any] = []
         packed: list[Tensor] = []  # parameters whose gradients are packed
         for parameter in self._members(group):
             own = gradient(parameter, self._sparse).detach()

@@ -118,8 +118,15 @@ class Job(ddl_elastic.Job):
 
     def _make_framework(self) -> Framework:
         constants, collate = self._constants, self._reading["collate"]
-        numbers = {"batch": constants.batch, "logical": constants.logical, "seed": constants.seed}
-        return _make_adapter(self._state, *self._functions, self._data, collate, **numbers)
+        return _make_adapter(
+            self._state,
+            *self._functions,
+            data=self._data,
+            collate=collate,
+            batch=constants.batch,
+            logical=constants.logical,
+            seed=constants.seed,
+        )
 
     def _restore(self, state: State) -> Any:
         """Return the state with NumPy arrays, so that JAX does not start in this process."""

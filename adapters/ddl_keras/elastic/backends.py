@@ -76,7 +76,7 @@ def _jax(model: Any, keeper: Keeper) -> tuple[Compute, Update]:
     optimizer = model.optimizer
     trained, others = model.trainable_variables, model.non_trainable_variables
 
-    @jax.jit  # type: ignore[untyped-decorator]
+    @jax.jit
     def train(state: Any, batch: Any) -> Any:
         with keeper.of(model):
             logs, (_, changed, _, metrics) = model.train_step(state, batch)

@@ -25,7 +25,7 @@ def on_writer(callback: keras.callbacks.Callback, loop: Loop) -> keras.callbacks
     return OnWriter(callback, loop) if isinstance(callback, _WRITING) else callback
 
 
-class OnWriter(keras.callbacks.Callback):  # type: ignore[misc]
+class OnWriter(keras.callbacks.Callback):
     """A callback that calls another callback only while this process is the writer."""
 
     def __init__(self, callback: Any, loop: Loop) -> None:

@@ -194,7 +194,7 @@ class TorchAdapter(Loading):
 
     # ---- the result ----
 
-    def result(self) -> Share:
+    def result(self) -> protocol.Share:
         if not self._has_begun:  # the program has created its schedules by now
             elastic_state.check_schedule(self.optimizer, self._also.values())
             self._has_begun = True

@@ -25,7 +25,7 @@ class Loading:
 
     def prefetch(self, batches: Batches, keys: Iterable[Key], processes: int) -> Iterator[Any]:
         loader: DataLoader[Any] = DataLoader(
-            batches,  # type: ignore[arg-type]
+            batches,
             sampler=keys,
             batch_size=None,  # `batches` returns whole batches
             collate_fn=unchanged,

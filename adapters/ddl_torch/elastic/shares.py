@@ -84,8 +84,8 @@ class Share(Sequence[Array]):
         if number < len(arrays.parts):
             to = arrays.parts[number]
             for parts in zip(to, left.parts[number], right.parts[number], strict=True):
-                addresses = [part.data_ptr() for part in parts]
-                add_at(*addresses, parts[0].numel(), _DTYPES[parts[0].dtype])
+                total, first, second = (part.data_ptr() for part in parts)
+                add_at(total, first, second, parts[0].numel(), _DTYPES[parts[0].dtype])
         if arrays.others[number].size:
             ddl_core.add(arrays.others[number], left._others(number), right._others(number))
         if self._made == number:

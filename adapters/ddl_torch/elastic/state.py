@@ -43,7 +43,7 @@ def _named(
     for name, each in also.items():
         yield from ((f"also.{name}.{key}", value) for key, value in each.state_dict().items())
     for name, (module, key) in _volatile(model).items():
-        yield f"buffer.{name}", module._buffers[key].clone()  # type: ignore[union-attr]
+        yield f"buffer.{name}", module._buffers[key].clone()
     yield f"{MODE}frozen", [n for n, each in model.named_parameters() if not each.requires_grad]
     yield f"{MODE}evaluating", [n for n, each in model.named_modules() if not each.training]
     yield f"{MODE}groups", _group_names(model, optimizer)
@@ -134,7 +134,8 @@ def _compare_groups(found: list[list[str]] | None, own: list[list[str]]) -> None
     parameters."""
     if found is None or found == own:
         return
-    for number, (names, here) in enumerate(zip_longest(found, own, fillvalue=[])):
+    nothing: list[str] = []
+    for number, (names, here) in enumerate(zip_longest(found, own, fillvalue=nothing)):
         if names != here:
             only = sorted({*names} ^ {*here})
             raise ValueError(

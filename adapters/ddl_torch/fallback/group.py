@@ -6,9 +6,9 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -41,6 +41,9 @@ from ddl_torch.options import Options
 
 if TYPE_CHECKING:
     from ddl_core.base.names import Op
+
+# a method of ddl_core.Comm, its arguments and its keywords
+_Call: TypeAlias = "tuple[str, tuple[Any, ...], dict[str, Any]]"
 
 # The profiler's names of ddl_core's operations, the same as for the native part.
 _TITLES = {
@@ -167,7 +170,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _run(
         self,
-        calls: Sequence[tuple[str, tuple[Any, ...], dict[str, Any]]],
+        calls: Sequence[_Call],
         outputs: Sequence[Tensor],
         options: Any = None,
         copies: Sequence[tuple[Tensor, Tensor]] = (),
@@ -185,7 +188,9 @@ class ProcessGroup(dist.ProcessGroup):
                 works.append(
                     start(*arguments, **keywords, **matching, timeout=limit.total_seconds())
                 )
-        finish = [functools.partial(copy_into, to, part) for to, part in copies]
+        finish: list[Callable[[], None]] = [
+            functools.partial(copy_into, to, part) for to, part in copies
+        ]
         work = Work(works, list(outputs), finish, self._callbacks, title)
         if self._window is None:
             self._kept.append(work)
@@ -221,7 +226,8 @@ class ProcessGroup(dist.ProcessGroup):
         return self.allreduce_coalesced(tensors, options)
 
     def allreduce_coalesced(self, tensors: list[Tensor], options: Any = None) -> Work:
-        calls, copies = [], []
+        calls: list[_Call] = []
+        copies: list[tuple[Tensor, Tensor]] = []
         for tensor in tensors:
             keywords = reduction_of(options, tensor)
             memory = scaled(writable(tensor, copies, filled=True), keywords)
@@ -254,7 +260,8 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce_scatter_tensor_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
     ) -> Work:
-        calls, copies = [], []
+        calls: list[_Call] = []
+        copies: list[tuple[Tensor, Tensor]] = []
         for output, input in zip(outputs, inputs, strict=True):
             memory = writable(output, copies)
             keywords = reduction_of(options, output)
@@ -291,7 +298,7 @@ class ProcessGroup(dist.ProcessGroup):
         own = tensor.detach().coalesce()
         counts = torch.empty(self._comm.size, dtype=torch.int64)
         elements = as_buffer(torch.tensor([own._nnz()]))
-        self._comm.allgather(elements, as_buffer(counts), **self._matching())
+        self._comm.allgather(elements, as_buffer(counts), name=self._matching().get("name"))
         parts = []
         for mine in (own._indices().t().contiguous(), own._values().contiguous()):
             every = mine.new_empty(int(counts.sum()), *mine.shape[1:])
@@ -314,7 +321,7 @@ class ProcessGroup(dist.ProcessGroup):
         (tensor,) = _listed(tensors)
         copies: list[tuple[Tensor, Tensor]] = []
         memory = writable(tensor, copies, filled=True)
-        call = ("broadcast", (as_buffer(memory), _root(options)), {})
+        call: _Call = ("broadcast", (as_buffer(memory), _root(options)), {})
         return self._run([call], [tensor], options, copies)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: Any, options: Any = None) -> Work:
@@ -353,7 +360,8 @@ class ProcessGroup(dist.ProcessGroup):
     def allgather_into_tensor_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
     ) -> Work:
-        calls, copies = [], []
+        calls: list[_Call] = []
+        copies: list[tuple[Tensor, Tensor]] = []
         for output, input in zip(outputs, inputs, strict=True):
             memory = writable(output, copies)
             arguments = (as_buffer(separate(contiguous(input), memory)), as_buffer(memory))

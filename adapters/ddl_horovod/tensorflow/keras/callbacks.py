@@ -133,7 +133,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def _set(self, epoch: float) -> None:
         optimizer, before = self.model.optimizer, self._rate()
         optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
-        if not (self.momentum_correction and getattr(optimizer, "momentum", 0) and before):
+        if not (self.momentum_correction and getattr(optimizer, "momentum", False) and before):
             return
         # Horovod changes the momentum coefficient for one batch, but Keras 3 compiles it into the
         # step. Multiplying the momenta by the same ratio has the same effect.

@@ -98,7 +98,7 @@ def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
         base.apply is not _OPTIMIZER.apply
     )
 
-    class Combining(base):  # type: ignore[misc]
+    class Combining(base):
         _original, _reducer, _factor = base, reducer, factor
 
         def __setattr__(self, name: str, value: Any) -> None:
