@@ -270,6 +270,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         default=5.0,
         help="time between SIGTERM and SIGKILL after another rank has failed (default: 5)",
     )
+    _add(
+        group,
+        "--keep-going",
+        action="store_true",
+        help="let the other ranks run when one fails, for programs that shrink their comm; the exit"
+        " code is 0 if any rank ends without an error",
+    )
 
 
 def _plain(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:

@@ -101,6 +101,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         grace=arguments.grace,
         start_timeout=arguments.start_timeout,
         verbose=arguments.verbose,
+        keep_going=arguments.keep_going,
     )
     if arguments.dry_run:
         print(preview(plan, _free_ports()))
@@ -315,6 +316,7 @@ def _run_here(
         arguments.output_dir,
         arguments.grace,
         summary=arguments.verbose,
+        keep_going=arguments.keep_going,
     )
     return _finish(LocalJob(plan, console), command, arguments, console)
 

@@ -34,6 +34,7 @@ class LaunchSpec:
     output_dir   write the output of rank N to rank.N.out and rank.N.err in this folder instead
     grace        seconds between SIGTERM and SIGKILL when a job is ended
     summary      log the duration at the end
+    keep_going   a rank that fails does not end the others
     """
 
     command: list[str]
@@ -43,6 +44,7 @@ class LaunchSpec:
     output_dir: Path | None
     grace: float
     summary: bool = False
+    keep_going: bool = False
 
 
 class LocalJob(Supervisor):
@@ -50,7 +52,7 @@ class LocalJob(Supervisor):
 
     def __init__(self, plan: LaunchSpec, console: Console) -> None:
         size = len(plan.environments)
-        super().__init__(size, console, plan.grace, plan.output_dir, plan.summary)
+        super().__init__(size, console, plan.grace, plan.output_dir, plan.summary, plan.keep_going)
         self._plan = plan
         self._ranks: list[subprocess.Popen[bytes]] = []
         self._outputs: list[Output] = []

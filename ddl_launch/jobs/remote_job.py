@@ -103,6 +103,7 @@ class RemotePlan:
     grace: float
     start_timeout: float
     verbose: bool
+    keep_going: bool = False
 
 
 def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]:
@@ -174,7 +175,7 @@ class RemoteJob(Supervisor):
 
     def __init__(self, plan: RemotePlan, console: Console) -> None:
         size = plan.layout.size
-        super().__init__(size, console, plan.grace, plan.output_dir, summary=True)
+        super().__init__(size, console, plan.grace, plan.output_dir, True, plan.keep_going)
         self._plan = plan
         self._secret = secrets.token_hex(32)
         _allow_files(4 * size + 256)  # a connection for each, and two files with --output-dir

@@ -50,16 +50,25 @@ class Supervisor(ABC):
     grace        seconds between SIGTERM and SIGKILL when a job is ended
     output_dir   the folder of the ranks' output, if it goes to files
     summary      log the duration at the end, even if no rank failed
+    keep_going   a rank that fails does not end the others
     """
 
     def __init__(
-        self, size: int, console: Console, grace: float, output_dir: Path | None, summary: bool
+        self,
+        size: int,
+        console: Console,
+        grace: float,
+        output_dir: Path | None,
+        summary: bool,
+        keep_going: bool,
     ) -> None:
         self._size = size
         self._console = console
         self._grace = grace
         self._output_dir = output_dir
         self._summary = summary
+        self._keep_going = keep_going
+        self._succeeded = False  # with keep_going: a rank has ended without an error
         self._running: set[int] = set()
         self._states = {rank: root_cause.RankState() for rank in range(size)}
         self._first: Failure | None = None
@@ -75,8 +84,8 @@ class Supervisor(ABC):
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Run to the end. Return the job's exit code: 0, or the code of the rank that failed
-        first."""
+        """Run to the end. Return the job's exit code: 0, or the code of the rank that failed first.
+        With keep_going it is 0 if any rank has ended without an error."""
         with self._signals() as wake:
             self._selector.register(wake, selectors.EVENT_READ, lambda: self._take_signals(wake))
             try:
@@ -152,7 +161,10 @@ class Supervisor(ABC):
         now = time.monotonic()
         for end in self._ended():
             self._states[end.rank].end, self._states[end.rank].at = end, now
-        self._check_failures()
+            if self._keep_going:
+                self._note(end)
+        if not self._keep_going:
+            self._check_failures()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = None
             for rank in sorted(self._running):
@@ -227,6 +239,15 @@ class Supervisor(ABC):
         is_over = not self._running and not self._has_output()
         if is_over or now >= (self._report_latest if is_open else self._report_at):
             self._report(root_cause.describe(rank, self._states, self._name(rank)))
+
+    def _note(self, end: Failure) -> None:
+        """Log the failure of a rank that the others survive."""
+        if not end.failed:
+            self._succeeded, self._first = True, None
+            return
+        self._console.log(f"{end}; {len(self._running)} of {self._size} ranks are still running")
+        if not self._succeeded and self._first is None:
+            self._first = end
 
     def _check_absent(self) -> None:
         """End a job whose ranks would wait until their timeout for a rank that has ended."""

@@ -456,6 +456,40 @@ time.sleep(60)
     )
 
 
+SHRINKS = f"""{JOIN}
+import ddl_core
+comm = ddl_core.init()
+comm.barrier()
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.barrier()
+except ddl_core.errors.CommDead:
+    comm = comm.shrink()
+time.sleep(0.5)  # ddlrun has noticed the death
+comm.barrier()
+print(comm.rank, "of", comm.size)
+"""
+
+
+def test_others_go_on_if_asked(ddlrun: Run) -> None:
+    ended = ddlrun(3, SHRINKS, options=["--keep-going"])
+    assert ended.code == 0
+    assert sorted(ended.out.split("\n")) == ["", "[0] 0 of 2", "[2] 1 of 2"]
+    assert re.search(
+        r"ddlrun: rank 1 on \S+ \(pid \d+\) was killed by SIGKILL; 2 of 3 ranks are still"
+        r" running\n",
+        ended.err,
+    )
+
+
+def test_job_fails_if_no_rank_succeeds(ddlrun: Run) -> None:
+    text = "import os, sys; sys.exit(3 + int(os.environ['RANK']))"
+    ended = ddlrun(2, text, options=["--keep-going"])
+    assert ended.code in (3, 4)
+    assert "; 0 of 2 ranks are still running\n" in ended.err
+
+
 def test_rank_that_ignores_sigterm_is_killed_after_the_grace(ddlrun: Run) -> None:
     text = f"""{JOIN}
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
