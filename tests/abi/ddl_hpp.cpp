@@ -128,6 +128,11 @@ static void scatterings(ddl::Comm &comm)
     {
         comm.barrier();
         comm.barrier_async().wait();
+        ddl::Options waits;
+        waits.wait_ms = 60000; // completes in the call, which then returns an empty work
+        ddl::Work work = comm.barrier_async(waits);
+        work.wait();
+        CHECK(!work.get() && work.test() && work.wait_for(0));
     }
 }
 

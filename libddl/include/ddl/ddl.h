@@ -51,9 +51,8 @@ typedef enum ddl_status {
     DDL_ETIMEDOUT = -20,    /* the given time passed; a work stays pending */
     DDL_ENOMEM = -21,       /* out of memory */
     DDL_EUNREACHABLE = -22, /* an address does not answer */
-    /* a peer rejected this process: another version, another job, a wrong rank */
-    DDL_EREFUSED = -23,
-    DDL_ESYSTEM = -24, /* the operating system refused a resource */
+    DDL_EREFUSED = -23,     /* a peer rejected it: another version or job, a wrong rank */
+    DDL_ESYSTEM = -24,      /* the operating system refused a resource */
 
     /* This comm is dead (sticky). Destroy it. Endpoints stay open. */
     DDL_EPEER = -40,     /* a member died or left while it was needed */
@@ -70,7 +69,8 @@ typedef enum ddl_status {
 DDL_API const char *ddl_strerror(ddl_status status);
 
 /* Return the message of the calling thread's last failed ddl_ call, with ranks, hosts and values,
- * or "" if none failed. Owned by the library, valid until this thread's next ddl_ call.
+ * or "" if none failed. Owned by the library, valid until this thread's next ddl_ call other than
+ * ddl_strerror.
  * Thread-safe. */
 DDL_API const char *ddl_last_error(void);
 
@@ -311,8 +311,9 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
  *   delivered. The comm ends when these operations complete or make no progress for 0.1 s, or at
  *   once if there are none.
  *   Silence: a process that is stopped or unreachable is dead after dead_ms without a heartbeat. If
- *   it resumes, its own comm is dead, too. A library thread sends the heartbeats, so a program that
- *   computes, or holds an interpreter lock, counts as alive.
+ *   it resumes, its own comm ends, too, but the operation that it was in may complete first, if all
+ *   its data had arrived. A library thread sends the heartbeats, so a program that computes, or
+ *   holds an interpreter lock, counts as alive.
  *   Leaving: a member that called ddl_comm_destroy fails only operations that it had not started.
  *   Mismatch: an operation that has waited for 1 s asks all members what they called at this
  *   position. If mismatched calls have already completed on all members, heartbeats or
@@ -645,7 +646,8 @@ DDL_API ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_c
  * op are batched, so the order of additions, and with it the last bit of a float, may differ from
  * single calls; it is the same on all ranks and from run to run. No operation may read what another
  * of its group writes. All members must collect the same collective operations in the same order. A
- * group may be submitted again after its work is complete: a training step repeats. */
+ * group may be submitted again after its work is complete: a training step repeats. Further calls
+ * then add to it; to begin anew, create another group. */
 
 /* Create a group of operations of this comm. *group is owned by the caller. Thread-safe. Does not
  * block. */
@@ -663,9 +665,10 @@ DDL_API void ddl_group_destroy(ddl_group *group);
 
 /* --------------------------------------------------------------------------------------- work */
 
-/* Wait until the work is complete and return its result; waiting again returns the same. timeout_ms
- * 0 does not wait; a negative one waits without limit of its own (the operation's limit still
- * applies). On DDL_ETIMEDOUT the work stays pending and its buffers stay borrowed. Thread-safe. */
+/* Wait until the work is complete and return its result; waiting again returns the same. NULL fails
+ * with DDL_EINVAL: after a call with options.wait_ms, check for it. timeout_ms 0 does not wait; a
+ * negative one waits without limit of its own (the operation's limit still applies). On
+ * DDL_ETIMEDOUT the work stays pending and its buffers stay borrowed. Thread-safe. */
 DDL_API ddl_status ddl_work_wait(ddl_work *work, int64_t timeout_ms);
 
 /* Return DDL_INPROGRESS, or the work's result. Thread-safe. Does not block. */

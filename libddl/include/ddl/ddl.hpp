@@ -194,22 +194,24 @@ class Work
     {
     }
 
-    /* Wait until complete. Throws if the operation failed. */
+    /* Wait until complete. Throws if the operation failed. An empty work is complete: the call that
+     * returned it has waited (Options::wait_ms). */
     void wait()
     {
-        detail::check(ddl_work_wait(get(), -1));
+        if (get())
+            detail::check(ddl_work_wait(get(), -1));
     }
 
     /* Wait until complete, at most timeout_ms. Returns false if that was too short. */
     bool wait_for(std::int64_t timeout_ms)
     {
-        return complete(ddl_work_wait(get(), timeout_ms), DDL_ETIMEDOUT);
+        return !get() || complete(ddl_work_wait(get(), timeout_ms), DDL_ETIMEDOUT);
     }
 
     /* Return true if complete. Throws if the operation failed. */
     bool test()
     {
-        return complete(ddl_work_test(get()), DDL_INPROGRESS);
+        return !get() || complete(ddl_work_test(get()), DDL_INPROGRESS);
     }
 
     ddl_work *get() const noexcept

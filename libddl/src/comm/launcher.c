@@ -140,7 +140,8 @@ static ddl_status find_mpirun(ddl__world *world)
     return ddl__fail(DDL_EUNSUPPORTED,
                      "mpirun started this process, but sets no variable with a rendezvous address: "
                      "use ddl_comm_from_mpi of ddl/ddl_mpi.h instead of "
-                     "ddl_rendezvous, or start the ranks with ddlrun");
+                     "ddl_rendezvous, start the ranks with ddlrun, or with mpirun -x "
+                     "DDL_RENDEZVOUS=tcp://HOST:PORT, where rank 0 runs on HOST");
 }
 
 static bool is_under_torchrun(void)
