@@ -148,8 +148,8 @@ class WorkerRegistry:
 
     def _tell_idle(self) -> None:
         if 0 < self.logical < self.target:
-            idle = f"{self.target - self.logical} of {self.target} workers have no share"
-            self._tell("idle", None, f"{idle}: there are logical={self.logical} shares in a step")
+            most = f"a step has logical={self.logical} shares, so at most {self.logical}"
+            self._tell("idle", None, f"{most} of {self.target} workers have one")
 
     def pause(self) -> None:
         """Set the target to 0. If the job has checkpoints, the last worker writes one first."""

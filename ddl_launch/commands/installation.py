@@ -13,6 +13,8 @@ import platform
 import re
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +189,7 @@ def _native(adapter: str, folder: str) -> Finding:
     try:
         cache = native.cache_folder() / adapter
         pattern = f"{folder}-{_version(folder)}*-libddl-{ddl_core.version()}-*/*.so"
-        if any(cache.glob(pattern)):
+        if any(cache.glob(pattern)) and _is_built(adapter):
             return ok(what, f"built, in {cache}")
         compiler = " ".join(native.compiler())
     except native.BuildError as error:
@@ -195,6 +197,16 @@ def _native(adapter: str, folder: str) -> Finding:
     return note(
         what, f"not built; the first use builds it, which takes a minute ({compiler})", build
     )
+
+
+def _is_built(adapter: str) -> bool:
+    """Return True if the cache has the part of these very sources, and not only older ones."""
+    return re.search(r"  built$", _info(adapter), re.MULTILINE) is not None
+
+
+def _info(adapter: str) -> str:
+    command = [sys.executable, "-m", adapter, "info"]  # imports the framework
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def _prebuilt(adapter: str, folder: str) -> str:

@@ -125,8 +125,11 @@ def describe(rank: int, ranks: Mapping[int, RankState], name: str) -> Failure:
     end = ranks[others[0]].end
     assert end is not None
     said = _last_line(ranks[others[0]])
-    how = "has ended with exit code 0" if state.end else "is still running"
-    lost = f"{how}, but {list_ranks(others)} lost it" + (f": {said}" if said else "")
+    if state.raised and not state.end:  # it takes seconds until large programs exit
+        lost = f"raised {_last_line(state)}"
+    else:
+        how = "has ended with exit code 0" if state.end else "is still running"
+        lost = f"{how}, but {list_ranks(others)} lost it" + (f": {said}" if said else "")
     name = state.end.who if state.end else name
     return Failure(rank, 0, end.exit_code, by_signal=False, lost=lost, name=name)
 

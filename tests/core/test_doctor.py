@@ -180,7 +180,10 @@ def test_native_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     folder = f"ddl_torch/torch-2.13.0+cpu-abi-libddl-{ddl_core.version()}-0123"
     tell(tmp_path, f"{folder}/_ddl_torch.so", "")
-    assert levels(list(installation.frameworks()))["ddl_torch's native part"] == "ok"
+    for state, level in (("not built yet", "note"), ("built", "ok")):  # of these very sources
+        info = f"native part   /another/folder/_ddl_torch.so  {state}\n"
+        monkeypatch.setattr(installation, "_info", lambda adapter, info=info: info)
+        assert levels(list(installation.frameworks()))["ddl_torch's native part"] == level
     monkeypatch.setenv("CXX", "nowhere")
     assert levels(list(installation.frameworks()))["ddl_jax's native part"] == "wrong"
     versions["libddl"] = "0.0.1"

@@ -136,6 +136,10 @@ def test_end_of_a_blamed_rank_is_waited_for() -> None:
     blames = [ended(rank, raised=lost(1), raised_at=0.0) for rank in (0, 2)]
     ranks = {0: blames[0], 1: RankState(), 2: blames[1]}
     assert root_cause.find(ranks) == (1, True)
+    ranks[1].raised = "ValueError: boom"  # and has not exited yet
+    assert (
+        str(root_cause.describe(1, ranks, "rank 1 on b")) == "rank 1 on b raised ValueError: boom"
+    )
     ranks[1] = ended(1, 7, 1.5)
     assert root_cause.find(ranks) == (1, False)
     assert str(root_cause.describe(1, ranks, "")) == "rank 1 (pid 101) ended with exit code 7"

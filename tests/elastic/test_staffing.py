@@ -143,8 +143,8 @@ def test_workers_without_a_share() -> None:
         job.registry.begun(logical)
     job.registry.resize(4)
     assert [text for _, _, text in job.told] == [
-        "1 of 2 workers have no share: there are logical=1 shares in a step",
-        "3 of 4 workers have no share: there are logical=1 shares in a step",
+        "a step has logical=1 shares, so at most 1 of 2 workers have one",
+        "a step has logical=1 shares, so at most 1 of 4 workers have one",
     ]
 
 
