@@ -1,65 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw docs/bandwidth.svg, the README's picture, from the first table in docs/performance.md.
+"""Draw docs/bandwidth.svg and docs/collectives.svg from the tables in docs/performance.md, and
+docs/training.svg from the losses that examples/train_digits.py wrote.
 
-python docs/site/bandwidth.py
+python docs/site/plots.py [LOSSES]
 """
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
-from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1]
-LIBRARIES = ("libddl", "Open MPI", "MPICH", "Intel MPI", "Gloo")
-UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+sys.path.insert(0, str(DOCS.parent))
+
+from bench.plots import Lines, draw  # noqa: E402
+from ddl_launch.base.pictures import LIBRARIES, LIGHT, logarithmic, picture  # noqa: E402
+from ddl_launch.base.quantities import parse_bytes, parse_seconds  # noqa: E402
+
+TABLES = {  # the panels of collectives.svg, and the text above each one's table
+    "2 ranks, cores near": "2 ranks, near, from Python.",
+    "2 ranks, cores far": "Far, for the sizes",
+    "4 ranks on 2 cores, near": "4 ranks on the 2 cores, near",
+    "2 hosts of one rank each": "2 hosts of one rank each",
+}
 
 
-def quantity(text: str) -> float:
-    """Return the number in "64 KiB" or "8.69 us"."""
-    number, unit = text.split()
-    return float(number) * UNITS[unit]
-
-
-def table() -> dict[str, list[tuple[float, float]]]:
-    """Return bytes and gigabytes per second, for each library."""
-    text = (DOCS / "performance.md").read_text()
-    found = re.search(r"^\| bytes \| libddl.*?\n\n", text, re.DOTALL | re.MULTILINE)
-    assert found
-    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in found[0].strip().split("\n")]
-    out: dict[str, list[tuple[float, float]]] = {}
+def table(text: str, before: str) -> Lines:
+    """Return bytes and bytes per second for each column of times in the table below `before`."""
+    found = re.search(re.escape(before) + r".*?^(\| bytes .*?)\n\n", text, re.DOTALL | re.MULTILINE)
+    assert found, before
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in found[1].split("\n")]
+    lines: Lines = {}
     for name in LIBRARIES:
-        column = rows[0].index(name)
-        sizes = [(quantity(row[0]), quantity(row[column])) for row in rows[2:] if row[column]]
-        out[name] = [(size, size / time / 1e9) for size, time in sizes]
-    return out
+        cells = [(row[0], row[rows[0].index(name)]) for row in rows[2:] if name in rows[0]]
+        sizes = [(parse_bytes(size), parse_seconds(time)) for size, time in cells if time]
+        if sizes:
+            lines[name] = [(size, size / seconds) for size, seconds in sizes]
+    return lines
 
 
-def draw(axes: Any) -> None:
-    axes.set_facecolor("white")
-    for name, points in table().items():
-        ours = name == "libddl"
-        axes.plot(*zip(*points, strict=True), "o-", ms=3, lw=2.4 if ours else 1.3, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([2**n for n in range(4, 29, 4)])
-    axes.set_xticklabels(["16 B", "256 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB", "256 MiB"])
-    axes.set_yscale("log")
-    axes.set_ylabel("GB/s")
-    axes.set_title("All-reduce of f32, 2 ranks on one host: bytes / time", fontsize=11)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+def draw_training(losses: Path) -> None:
+    """Draw the loss of each step, and the mean of the last 20 steps."""
+    each = [json.loads(line)["loss"] for line in losses.read_text().splitlines()]
+    steps = range(1, len(each) + 1)
+    means = [sum(each[max(0, n - 20) : n]) / min(n, 20) for n in steps]
+    with picture(DOCS / "training.svg", [2.8]) as (axes,):
+        axes.plot(steps, each, color=LIGHT["gray"], lw=0.6, label="each step")
+        axes.plot(steps, means, lw=2, label="mean of\n20 steps")
+        logarithmic(axes.yaxis, "{:g}".format)
+        axes.set_title("loss of train_digits.py, 2 processes")
+        axes.set_xlabel("step")
 
 
 def main() -> None:
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    matplotlib.rcParams["svg.hashsalt"] = "libddl"
-    figure = Figure(figsize=(7.5, 3.6), layout="constrained")
-    FigureCanvasSVG(figure)
-    draw(figure.subplots())
-    figure.savefig(DOCS / "bandwidth.svg", metadata={"Date": None, "Creator": None})
+    text = (DOCS / "performance.md").read_text()
+    near, *_ = panels = {title: table(text, before) for title, before in TABLES.items()}
+    shown = {name: points for name, points in panels[near].items() if name != "limit"}
+    draw(DOCS / "bandwidth.svg", {"All-reduce of f32, 2 ranks on one host: bytes / time": shown})
+    draw(DOCS / "collectives.svg", panels)
+    if len(sys.argv) > 1:
+        draw_training(Path(sys.argv[1]))
 
 
 if __name__ == "__main__":
