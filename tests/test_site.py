@@ -7,7 +7,9 @@ Not in `make test`: `make test-docs` builds the site and runs this.
 from __future__ import annotations
 
 import functools
+import html
 import http.server
+import os
 import re
 import shutil
 import sys
@@ -102,6 +104,25 @@ def test_every_page_loads_and_fits_a_phone(browser: Any, address: str) -> None:
     assert severe == []
     assert wide == {}
     assert clipped == {}
+
+
+def test_every_link_within_the_site_leads_to_an_anchor() -> None:
+    """Also to each entry of the C page, whose enums all have a name."""
+    anchors = {
+        page: {html.unescape(i) for i in re.findall(r'\bid="([^"]+)"', (SITE / page).read_text())}
+        for page in pages()
+    }
+    broken = []
+    for page in pages():
+        for link in re.findall(r'<a [^>]*href="([^"]+)"', (SITE / page).read_text()):
+            target, _, anchor = urllib.parse.unquote(html.unescape(link)).partition("#")
+            if ":" in target:
+                continue
+            file = (SITE / page).parent / target if target else SITE / page
+            found = anchors.get(os.path.relpath(file, SITE))
+            if not file.exists() or (anchor and found is not None and anchor not in found):
+                broken.append((page, link))
+    assert broken == []
 
 
 @pytest.mark.parametrize(
