@@ -216,3 +216,22 @@ def test_dark_and_light(browser: Any, address: str) -> None:
         )
     light, dark = colors
     assert all(a != b for a, b in zip(light, dark, strict=True)), colors
+
+
+def test_plots_have_the_colors_of_the_chosen_theme(browser: Any, address: str) -> None:
+    """A reader may choose another theme than that of the system."""
+    set_width(browser, *PHONE)
+    shown = {}
+    for system in ("light", "dark"):
+        feature = {"name": "prefers-color-scheme", "value": system}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        for theme in ("light", "dark"):
+            browser.get(f"{address}/index.html")
+            browser.execute_script("localStorage.setItem('theme', arguments[0])", theme)
+            browser.refresh()
+            plot = browser.find_element("css selector", "img[src*=bandwidth]")
+            shown[system, theme] = plot.screenshot_as_png
+    browser.execute_script("localStorage.clear()")
+    assert shown["light", "light"] == shown["dark", "light"]
+    assert shown["light", "dark"] == shown["dark", "dark"]
+    assert shown["light", "light"] != shown["light", "dark"]
