@@ -54,7 +54,7 @@ def test_in_a_debian_root(package: Path, debian: Path) -> None:
 cd /tmp/deb
 dpkg --install libddl-dev.deb >&2
 cc allreduce.c $(pkg-config --cflags --libs libddl) -o allreduce
-ldd allreduce | grep -q /usr/lib/libddl.so.1
+ldd allreduce | grep -q /lib/libddl.so.1
 sh run2.sh ./allreduce
 dpkg --purge libddl-dev >&2
 """
