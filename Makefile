@@ -254,7 +254,7 @@ wheels: $(VENV)/release.stamp ## build the wheels, the sdist and the SBOM of a r
 
 test-wheels: $(VENV)/release.stamp ## test what `make wheels` has built, also from C, Fortran, Rust and Go, for other processors under qemu, and in a Debian root; as root, six minutes
 	$(VENV)/release/bin/python -m pytest -q -m '' -p no:cacheprovider tests/release/test_wheels.py tests/release/test_languages.py \
-	  tests/release/test_linters.py tests/release/test_reproducible.py
+	  tests/release/test_linters.py tests/release/test_reproducible.py tests/release/test_deb.py
 
 man: $(VENV)/test.stamp ## write the man pages of ddlrun and ddl to build/man
 	@mkdir -p build/man

@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots of results. Needs matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.cases import UsageError
 from bench.results import Result
-from ddl_launch.base.quantities import show_bytes
+from ddl_launch.base.pictures import LIBRARIES, LIGHT, logarithmic, picture
+from ddl_launch.base.quantities import show_bytes, show_rate
 
-_COLORS = {"libddl": "C3", "gloo": "C0", "openmpi": "C1", "mpich": "C2", "impi": "C4"}
+Lines = dict[str, list[tuple[float, float]]]  # bytes, and bytes per second
+
+TITLES = {
+    "gloo": "Gloo",
+    "openmpi": "Open MPI",
+    "openmpi_yield": "Open MPI yielding",
+    "mpich": "MPICH",
+    "impi": "Intel MPI",
+    "commux": "UCX",
+}
 _MARKERS = {"from C": "v", "async": "x", "named": "+"}
 
 
@@ -49,46 +59,36 @@ def panels(results: Sequence[Result]) -> dict[str, list[tuple[Result, str]]]:
 
 def plot(path: Path, results: Sequence[Result]) -> None:
     """Plot algorithm bandwidth against size, both logarithmic, with a line for each candidate."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    shown = panels(results)
-    columns = min(len(shown), 2) or 1
-    rows = -(-len(shown) // columns) or 1
-    figure = Figure(figsize=(8 * columns, 5 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in grid[len(shown) :]:
-        axes.remove()
-    for axes, (title, members) in zip(grid, shown.items(), strict=False):
-        lines: dict[str, list[tuple[int, float]]] = {}
+    drawn: dict[str, Lines] = {}
+    for title, members in panels(results).items():
+        lines = drawn.setdefault(title, {})
         for result, state in members:
             nbytes = result.case.bytes
             for row in result.rows:
                 if row.state == state:
-                    lines.setdefault(str(row.candidate), []).append((nbytes, nbytes / row.p50))
+                    library = TITLES.get(row.candidate.library, row.candidate.library)
+                    name = f"{library} {str(row.candidate).partition(' ')[2]}".strip()
+                    lines.setdefault(name, []).append((nbytes, nbytes / row.p50))
             if state in result.limit:
                 lines.setdefault("limit", []).append((nbytes, nbytes / result.limit[state]))
-        for label, points in sorted(lines.items()):
-            points.sort()
-            library, _, way = label.partition(" ")
-            axes.plot(
-                [p[0] for p in points],
-                [p[1] / 1e9 for p in points],
-                marker=_MARKERS.get(way, "o"),
-                linestyle="--" if label == "limit" else ":" if way else "-",
-                color=_COLORS.get(library, "black"),
-                label=label,
-            )
-        sizes = sorted({r.case.bytes for r, _ in members})
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(sizes, [show_bytes(s) for s in sizes], rotation=45)
-        axes.minorticks_off()
-        axes.set_ylabel("algorithm bandwidth, GB/s")
-        axes.set_title(title)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    with rc_context({"svg.fonttype": "none"}):  # text as text takes a third of the file size
-        figure.savefig(path)
+    draw(path, drawn)
+
+
+def draw(path: Path, drawn: Mapping[str, Lines]) -> None:
+    """Draw a panel for each title. The label of a line is its library, and its way, if any."""
+    with picture(path, [3.0] * len(drawn)) as all_axes:
+        for axes, (title, lines) in zip(all_axes, drawn.items(), strict=True):
+            for label, points in sorted(lines.items()):
+                library = next((name for name in LIBRARIES if label.startswith(name)), "")
+                way = label.removeprefix(library).strip()
+                axes.plot(
+                    *zip(*sorted(points), strict=True),
+                    marker=_MARKERS.get(way, "o"),
+                    linestyle="--" if label == "limit" else ":" if way else "-",
+                    linewidth=2.4 if label == "libddl" else 1.3,
+                    color=LIBRARIES.get(library, LIGHT["ink"]),
+                    label=label,
+                )
+            logarithmic(axes.xaxis, show_bytes, base=2)
+            logarithmic(axes.yaxis, show_rate)
+            axes.set_title(title)

@@ -24,6 +24,8 @@ from typing import Any
 from bench.cases import make_parser
 from bench.environments import run_ranks
 from bench.goals import Verdict
+from ddl_launch.base.pictures import LIBRARIES, picture, whole
+from ddl_launch.base.quantities import show_seconds
 
 DESCRIPTION = """\
 Measure training steps per second by backend, and how much of the communication the computation
@@ -272,16 +274,12 @@ def table(machine: dict[str, Any], measured: list[Measured], found: list[Row]) -
 
 
 def plot(measured: list[Measured], file: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5 * len(measured), 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes, each in zip(
-        figure.subplots(1, len(measured), squeeze=False)[0], measured, strict=True
-    ):
-        for backend, rounds in each.steps.items():
-            axes.plot([1e3 * statistics.median(of) for of in rounds], marker="o", label=backend)
-        axes.set(title=each.model, xlabel="round", ylabel="ms for a step", ylim=(0, None))
-        axes.legend()
-    figure.savefig(file)
+    with picture(file, [2.6] * len(measured)) as all_axes:
+        for axes, each in zip(all_axes, measured, strict=True):
+            for backend, rounds in each.steps.items():
+                medians = [statistics.median(of) for of in rounds]
+                color = LIBRARIES["libddl" if backend == "ddl" else "Gloo"]
+                axes.plot(range(1, len(rounds) + 1), medians, "o-", color=color, label=backend)
+            axes.set(title=f"{each.model}: time of a step", xlabel="round", ylim=(0, None))
+            axes.yaxis.set_major_formatter(lambda seconds, _: show_seconds(seconds))
+            whole(axes.xaxis)

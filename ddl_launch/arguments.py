@@ -61,6 +61,7 @@ environment of each rank:
 Options may begin with one dash or two. docs/launching.md describes each way to start a job.
 """
 
+COUNTED = ("auto", "cpu", "gpu")  # words for -accelerators, which torchrun has
 _WITH_DASHES = ("ddloption", "mpiarg", "submitarg")  # options whose values are options
 _UNKNOWN = {
     "-s": "it never had a documented meaning",
@@ -130,7 +131,13 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help='a file with a line "rank N=HOST slot=CORES" for each rank',
     )
-    _add(group, "-accelerators", metavar="N", type=parse_count, help="ranks on each host")
+    _add(
+        group,
+        "-accelerators",
+        metavar="N",
+        type=_per_host,
+        help="ranks on each host; here also cpu, gpu or auto, to count this machine's",
+    )
     _add(
         group,
         "--nnodes",
@@ -341,7 +348,8 @@ def find_number(command: Sequence[str]) -> str:
     """Return the option after the program that gives a number of ranks, such as "-n 4", or "" if
     there is none."""
     for name, value in itertools.pairwise(command[1:]):
-        if value.isdecimal() and (name == "-n" or find_same(name) in ("-n", "-accelerators")):
+        is_number = value.isdecimal() or value in COUNTED
+        if is_number and (name == "-n" or find_same(name) in ("-n", "-accelerators")):
             return f"{name} {value}"
     return ""
 
@@ -369,6 +377,16 @@ def _ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a number of ranks; must be an integer >= 1"
+        )
+    return int(text)
+
+
+def _per_host(text: str) -> int | str:
+    if text in COUNTED:
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of ranks; must be an integer >= 1, {', '.join(COUNTED)}"
         )
     return int(text)
 

@@ -20,6 +20,7 @@ import numpy as np
 
 import ddl_core
 from ddl_core import Comm
+from ddl_launch.base.pictures import logarithmic, picture
 from ddl_launch.rank.library import compare_libraries, identify_library
 from ddl_launch.rank.sockets import addresses_to
 
@@ -270,32 +271,30 @@ def plot(
     """Write the two heat maps as a picture."""
     try:
         from matplotlib.colors import LogNorm
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter
     except ImportError:
         sys.exit("--plot needs matplotlib, which is not installed: pip install 'libddl[plot]'")
     n = len(names)
     if n == 1:
         sys.exit("--plot needs at least two hosts: there is only one")
     back = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
-    figure = Figure(figsize=(5 + 0.9 * n, 2.2 + 0.45 * n), layout="constrained")
+    side = max(2.5, 0.6 + 0.4 * n)
     both = (("one way, us", latency, 1e6), ("bandwidth, Gbit/s", bandwidth, 8e-9))
-    for axes, (title, values, factor) in zip(figure.subplots(1, 2), both, strict=True):
-        square = np.array(values) * factor
-        square = np.ma.masked_equal(square + square.T, 0)
-        image = axes.imshow(square, norm=LogNorm(), cmap="viridis")
-        numbers = FuncFormatter(lambda value, _: _short(value))
-        bar = figure.colorbar(image, ax=axes, format=numbers)
-        bar.ax.yaxis.set_minor_formatter(numbers)
-        axes.set_xticks(range(n), names, rotation=90 if n > 8 else 0)
-        axes.set_yticks(range(n), names)
-        axes.set_title(title)
-        for i, j in np.ndindex(n, n) if n <= 16 else ():
-            if i != j:
-                text = _short(square[i, j])
-                axes.text(j, i, text, ha="center", va="center", fontsize=8, bbox=back)
     try:
-        figure.savefig(path)
+        with picture(Path(path), [side, side], width=side + 1.5) as all_axes:
+            for axes, (title, values, factor) in zip(all_axes, both, strict=True):
+                square = np.array(values) * factor
+                square = np.ma.masked_equal(square + square.T, 0)
+                image = axes.imshow(square, norm=LogNorm(), cmap="viridis")
+                bar = axes.figure.colorbar(image, ax=axes)
+                logarithmic(bar.ax.yaxis, _short)
+                axes.grid(visible=False)
+                axes.set_xticks(range(n), names, rotation=90 if n > 8 else 0)
+                axes.set_yticks(range(n), names)
+                axes.set_title(title)
+                for i, j in np.ndindex(n, n) if n <= 16 else ():
+                    if i != j:
+                        text = _short(square[i, j])
+                        axes.text(j, i, text, ha="center", va="center", fontsize=8, bbox=back)
     except (OSError, ValueError) as error:
         sys.exit(f"--plot {path}: {error}")
     print(f"heat maps written to {path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import glob
 import os
 import secrets
 import shlex
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddl_launch import submit, timeline
-from ddl_launch.arguments import explain_misplaced, find_number, make_parser, parse
+from ddl_launch.arguments import COUNTED, explain_misplaced, find_number, make_parser, parse
 from ddl_launch.errors import FAILED, INTERRUPTED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import topology
 from ddl_launch.hosts.allocation import Allocation, find_allocation
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments = parse(words)
+        _count_ranks(arguments)
         if arguments.submit:
             return submit.submit(arguments, words, _command(arguments), console)
         return _run(arguments, console)
@@ -141,6 +143,28 @@ def _refuse_several(env: Mapping[str, str]) -> None:
 
 
 # ---- which ranks, where ----
+
+
+def _count_ranks(arguments: argparse.Namespace) -> None:
+    """Replace a word for the ranks on each host, as torchrun has them, by a number: `cpu` is the
+    number of usable cores, `gpu` of NVIDIA's GPUs, and `auto` is `gpu` if there are any."""
+    word = arguments.accelerators
+    if word not in COUNTED:
+        return
+    given = arguments.host or arguments.hostfile or arguments.rankfile or arguments.submit
+    if given or find_allocation(os.environ):
+        raise LaunchError(
+            USAGE,
+            f"-accelerators {word} counts on this machine only; for a list of hosts, write a"
+            " number, such as -accelerators 4",
+        )
+    gpus = len(glob.glob("/dev/nvidia[0-9]*"))
+    if word == "gpu" and not gpus:
+        raise LaunchError(
+            USAGE, "-accelerators gpu: this machine has no NVIDIA GPU; write cpu or a number"
+        )
+    cores = placement.threads(placement.look()[1], 1)
+    arguments.accelerators = gpus if gpus and word != "cpu" else cores
 
 
 def _where(

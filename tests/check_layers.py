@@ -73,7 +73,7 @@ PYTHON_LAYERS = {
         "arguments": {"foreign_options", "rank", "base", "errors"},
         "foreign_options": set(),
         "submit": {"jobs", "hosts", "errors"},
-        "check": {"rank"},
+        "check": {"rank", "base"},
         "commands": {"entry", "lab", "jobs", "rank", "base", "errors"},
         "entry": set(),  # imports cli or commands when it runs
         "lab": {"base", "errors"},

@@ -7,7 +7,9 @@ Not in `make test`: `make test-docs` builds the site and runs this.
 from __future__ import annotations
 
 import functools
+import html
 import http.server
+import os
 import re
 import shutil
 import sys
@@ -104,6 +106,25 @@ def test_every_page_loads_and_fits_a_phone(browser: Any, address: str) -> None:
     assert clipped == {}
 
 
+def test_every_link_within_the_site_leads_to_an_anchor() -> None:
+    """Also to each entry of the C page, whose enums all have a name."""
+    anchors = {
+        page: {html.unescape(i) for i in re.findall(r'\bid="([^"]+)"', (SITE / page).read_text())}
+        for page in pages()
+    }
+    broken = []
+    for page in pages():
+        for link in re.findall(r'<a [^>]*href="([^"]+)"', (SITE / page).read_text()):
+            target, _, anchor = urllib.parse.unquote(html.unescape(link)).partition("#")
+            if ":" in target:
+                continue
+            file = (SITE / page).parent / target if target else SITE / page
+            found = anchors.get(os.path.relpath(file, SITE))
+            if not file.exists() or (anchor and found is not None and anchor not in found):
+                broken.append((page, link))
+    assert broken == []
+
+
 @pytest.mark.parametrize(
     ("words", "page"),
     [
@@ -195,3 +216,22 @@ def test_dark_and_light(browser: Any, address: str) -> None:
         )
     light, dark = colors
     assert all(a != b for a, b in zip(light, dark, strict=True)), colors
+
+
+def test_plots_have_the_colors_of_the_chosen_theme(browser: Any, address: str) -> None:
+    """A reader may choose another theme than that of the system."""
+    set_width(browser, *PHONE)
+    shown = {}
+    for system in ("light", "dark"):
+        feature = {"name": "prefers-color-scheme", "value": system}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        for theme in ("light", "dark"):
+            browser.get(f"{address}/index.html")
+            browser.execute_script("localStorage.setItem('theme', arguments[0])", theme)
+            browser.refresh()
+            plot = browser.find_element("css selector", "img[src*=bandwidth]")
+            shown[system, theme] = plot.screenshot_as_png
+    browser.execute_script("localStorage.clear()")
+    assert shown["light", "light"] == shown["dark", "light"]
+    assert shown["light", "dark"] == shown["dark", "dark"]
+    assert shown["light", "light"] != shown["light", "dark"]

@@ -73,3 +73,12 @@ def show_seconds(seconds: float) -> str:
         if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def show_rate(rate: float) -> str:
+    """Format bytes per second in the largest decimal unit that fits."""
+    for unit in ("B/s", "KB/s", "MB/s"):
+        if rate < 1000:
+            return f"{rate:.3g} {unit}"
+        rate /= 1000
+    return f"{rate:.3g} GB/s"

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ddl_launch.base.pictures import LIGHT, logarithmic, picture, whole
 from ddl_launch.base.quantities import show_bytes, show_seconds
 from ddl_launch.commands.cluster import Cluster
 from ddl_launch.commands.creation import MembershipCost
@@ -35,44 +37,40 @@ def plot(
     path: Path, cluster: Cluster, prediction: Prediction, nbytes: int, points: Sequence[Point]
 ) -> None:
     """Plot the timeline of the wires and, if there are points, the efficiency, in an image file."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(14 if points else 8, 5), layout="constrained")
-    axes = figure.subplots(1, 2 if points else 1, squeeze=False)[0]
-    _draw_timeline(axes[0], cluster, prediction, nbytes)
-    if points:
-        _draw_efficiency(axes[1], points)
-    _save(figure, path)
+    with _picture(path, [3.2, 2.8] if points else [3.2]) as axes:
+        _draw_timeline(axes[0], cluster, prediction, nbytes)
+        if points:
+            _draw_efficiency(axes[1], points)
 
 
 def plot_creation(path: Path, cluster: Cluster, found: Sequence[MembershipCost]) -> None:
     """Plot the costs of a comm against its number of ranks, in an image file."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 4.5), layout="constrained")
-    times, numbers = figure.subplots(1, 2)
     ranks = [m.ranks for m in found]
-    for label, values in {
-        "creation": [m.creation for m in found],
-        "processor time of creation, busiest rank": [m.processor for m in found],
-        "from a death until all know": [m.known for m in found],
-        "shrink of the survivors": [m.shrink for m in found],
-    }.items():
-        times.loglog(ranks, values, "o-", base=2, label=label)
-    times.set_yscale("log", base=10)
-    times.set_ylabel("seconds")
-    times.set_title(cluster.name)
-    for label, values in {
-        "descriptors of a rank, before its first operation": [float(m.descriptors) for m in found],
-        "KiB that rank 0 sends at the rendezvous": [m.rendezvous / 1024 for m in found],
-        "heartbeats, percent of a core": [100 * m.idle for m in found],
-    }.items():
-        numbers.loglog(ranks, values, "o-", base=2, label=label)
-    numbers.set_yscale("log", base=10)
-    for axes in (times, numbers):
-        axes.set_xlabel("ranks")
-        axes.legend(fontsize="small")
-    _save(figure, path)
+    with _picture(path, [2.8, 2, 2, 2]) as (times, descriptors, rendezvous, idle):
+        for label, values in {
+            "creation": [m.creation for m in found],
+            "processor time\nof creation,\nbusiest rank": [m.processor for m in found],
+            "from a death\nuntil all know": [m.known for m in found],
+            "shrink of\nthe survivors": [m.shrink for m in found],
+        }.items():
+            times.plot(ranks, values, "o-", label=label)
+        times.figure.suptitle(cluster.name, x=0.01, ha="left", fontsize="medium")
+        times.set_title("times")
+        logarithmic(times.yaxis, show_seconds)
+        descriptors.plot(ranks, [m.descriptors for m in found], "o-")
+        descriptors.set_title("descriptors of a rank, before its first operation")
+        descriptors.set_ylim(0)
+        whole(descriptors.yaxis)
+        rendezvous.plot(ranks, [m.rendezvous for m in found], "o-")
+        rendezvous.set_title("bytes that rank 0 sends at the rendezvous")
+        logarithmic(rendezvous.yaxis, show_bytes, base=2)
+        idle.plot(ranks, [100 * m.idle for m in found], "o-")
+        idle.set_title("heartbeats of a rank, share of a core")
+        idle.set_ylim(0)
+        idle.yaxis.set_major_formatter("{x:g} %")
+        for axes in (times, descriptors, rendezvous, idle):
+            logarithmic(axes.xaxis, "{:g}".format, base=2)
+            axes.set_xlabel("ranks")
 
 
 def plot_plans(
@@ -80,33 +78,22 @@ def plot_plans(
 ) -> None:
     """Plot the steps of the chosen plan, and the times of all plans against the message size, in an
     image file."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(14, 5), layout="constrained")
-    steps, times = figure.subplots(1, 2)
-    _draw_steps(steps, cluster, chosen)
-    for plan, points in curves.items():
-        ours = plan == chosen.plan
-        sizes, seconds = zip(*points, strict=True)
-        times.plot(sizes, seconds, "o-", ms=3, lw=2.5 if ours else 1.2, label=plan)
-    times.set_xscale("log", base=2)
-    times.set_yscale("log")
-    ticks = sorted({size for points in curves.values() for size, _ in points})[::2]
-    times.set_xticks(ticks, [show_bytes(size) for size in ticks])
-    times.set_xlabel("size of the message")
-    times.set_ylabel("simulated time, s")
-    times.set_title(f"all plans, {cluster.size} ranks")
-    times.grid(alpha=0.3)
-    times.legend()
-    _save(figure, path)
+    with _picture(path, [1.6 + 0.35 * cluster.size, 3.2]) as (steps, times):
+        _draw_steps(steps, cluster, chosen)
+        for plan, points in curves.items():
+            ours = plan == chosen.plan
+            times.plot(*zip(*points, strict=True), "o-", lw=2.5 if ours else 1.2, label=plan)
+        logarithmic(times.xaxis, show_bytes, base=2)
+        logarithmic(times.yaxis, show_seconds)
+        times.set_xlabel("size of the message")
+        times.set_title(f"simulated time of all plans, {cluster.size} ranks")
 
 
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
+@contextmanager
+def _picture(path: Path, heights: Sequence[float]) -> Iterator[list[Any]]:
     try:
-        figure.savefig(path)
+        with picture(path, heights) as axes:
+            yield axes
     except (OSError, ValueError) as error:
         raise DescriptionError(f"--plot {path}: {error}") from None
 
@@ -118,35 +105,38 @@ def _draw_steps(axes: Any, cluster: Cluster, chosen: PlanEstimate) -> None:
     host = [group for group, ranks in enumerate(cluster.hosts) for _ in range(ranks)]
     unit, scale = ("us", 1e6) if found.seconds < 1e-3 else ("ms", 1e3)
     for rank in range(cluster.size):
-        axes.axhline(rank, color="0.85", zorder=0)
+        axes.axhline(rank, color=LIGHT["grid"], lw=1, zorder=0)
     shown = found.messages
-    for far, color, label in ((False, "C0", "within a host"), (True, "C3", "between hosts")):
+    for far, name, label in ((False, "blue", "within a host"), (True, "orange", "between hosts")):
+        color = LIGHT[name]
         mine = [m for m in shown if (host[m.sender] != host[m.receiver]) == far]
         for m in mine:
             axes.annotate(
                 "",
                 (scale * m.end, m.receiver),
                 (scale * m.start, m.sender),
-                arrowprops={"arrowstyle": "->", "color": color, "alpha": 0.8, "shrinkA": 0},
+                arrowprops={"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 0},
             )
         if mine:
             axes.plot([], [], color=color, label=f"{label}, {show_bytes(mine[0].bytes)} each")
     axes.set_xlim(0, 1.03 * scale * found.seconds)
     axes.set_ylim(cluster.size - 0.5, -0.5)
     axes.set_yticks(range(cluster.size), [f"rank {r}, host {host[r]}" for r in range(cluster.size)])
-    axes.set_xlabel(unit)
+    axes.grid(axis="y", visible=False)
+    axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter(f"{{x:g}} {unit}")
     left = f", the first {len(shown)} messages" if len(shown) == MESSAGES_MAX else ""
     axes.set_title(
         f"{chosen.plan}, {show_bytes(chosen.bytes)}, {show_seconds(found.seconds)}{left}"
     )
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15))
 
 
 def _draw_timeline(axes: Any, cluster: Cluster, prediction: Prediction, nbytes: int) -> None:
     wires: dict[tuple[int, int, bool], list[tuple[float, float]]] = {}
     for b in prediction.busy:
         spans = wires.setdefault((b.level, b.group, b.inward), [])
-        spans.append((b.start * 1e3, (b.end - b.start) * 1e3))
+        spans.append((b.start, b.end - b.start))
     each = _WIRES_MAX // max(len(cluster.wires), 1)
     shown = sorted(key for key in wires if 2 * key[1] < each)  # the first groups of each level
     labels = []
@@ -154,14 +144,15 @@ def _draw_timeline(axes: Any, cluster: Cluster, prediction: Prediction, nbytes: 
         level, group, inward = key
         name = cluster.wires[level - 1].name
         labels.append(f"{name} {group} {'in' if inward else 'out'}")
-        axes.broken_barh(wires[key], (row - 0.4, 0.8))
+        axes.broken_barh(wires[key], (row - 0.4, 0.8), color=LIGHT["blue"])
     axes.set_yticks(range(len(shown)), labels)
-    axes.set_xlabel("ms")
+    axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter(lambda seconds, _: show_seconds(seconds) if seconds else "0")
     title = f"wires of {prediction.plan}, {show_bytes(nbytes)}, {cluster.size} ranks"
     if len(shown) < len(wires):
         title += f"\nnot shown: {len(wires) - len(shown)} of {len(wires)} wires"
     axes.set_title(title)
-    axes.grid(axis="x", alpha=0.3)
+    axes.grid(axis="y", visible=False)
 
 
 def _draw_efficiency(axes: Any, points: Sequence[Point]) -> None:
@@ -170,15 +161,13 @@ def _draw_efficiency(axes: Any, points: Sequence[Point]) -> None:
         "chosen plan": [p.efficiency for p in points],
         "without overlap": [p.without_overlap for p in points],
         "flat ring": [p.ring for p in points],
-        "flat ring, without overlap": [p.ring_without_overlap for p in points],
+        "flat ring,\nwithout overlap": [p.ring_without_overlap for p in points],
     }
     for (label, values), style in zip(lines.items(), ("o-", "s--", "^-", "v--"), strict=True):
-        axes.plot(ranks, [100 * v for v in values], style, ms=4, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ranks, [str(n) for n in ranks])
+        axes.plot(ranks, [100 * v for v in values], style, label=label)
+    logarithmic(axes.xaxis, "{:g}".format, base=2)
     least = min(min(values) for values in lines.values())
     axes.set_ylim(max(0, 100 * least - 5), 101)
-    axes.grid(alpha=0.3)
+    axes.yaxis.set_major_formatter("{x:g} %")
     axes.set_xlabel("ranks")
-    axes.set_ylabel("scaling efficiency, %")
-    axes.legend()
+    axes.set_title("scaling efficiency")

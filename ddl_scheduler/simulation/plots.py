@@ -10,32 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from ddl_launch.base.pictures import SERIES, logarithmic, picture, whole
 from ddl_launch.errors import CommandError
 from ddl_scheduler.simulation.comparison import Result
 from ddl_scheduler.simulation.simulate import Outcome
-
-_COLORS = [f"C{number}" for number in range(10)]
 
 
 def plot(path: Path, results: Sequence[Result], slots: int) -> None:
     """Plot each method's slots by job over time, for the first workload, and the completion times.
     Raises CommandError."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(14, 3 * len(results) + 1), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(len(results), 2, width_ratios=[2, 1])
     end = max(stretch.end for result in results for stretch in result.outcomes[0].stretches)
-    for row, result in enumerate(results):
-        axes = figure.add_subplot(grid[row, 0])
-        _draw_slots(axes, result.outcomes[0], slots)
-        axes.set_xlim(0, end / 3600)
-        axes.set_title(f"{result.method}: slots by job")
-    axes.set_xlabel("hours")
-    _draw_times(figure.add_subplot(grid[:, 1]), results)
     try:
-        figure.savefig(path)
+        with picture(path, [2.2] * len(results) + [3.0]) as (*slot_axes, times):
+            for axes, result in zip(slot_axes, results, strict=True):
+                _draw_slots(axes, result.outcomes[0], slots)
+                axes.set_xlim(0, end / 3600)
+                axes.set_title(f"{result.method}: slots of each job")
+            _draw_times(times, results)
     except (OSError, ValueError) as error:
         raise CommandError(f"--plot {path}: {error}") from None
 
@@ -53,9 +44,10 @@ def _draw_slots(axes: Any, outcome: Outcome, slots: int) -> None:
         for stretch in (stretch for stretch in stretches if stretch.name == name):
             sizes[number, at[stretch.start] : at[stretch.end]] = stretch.size
     hours = [edge / 3600 for edge in edges]
-    axes.stackplot(hours, sizes, step="post", colors=_COLORS, linewidth=0)
+    axes.stackplot(hours, sizes, step="post", colors=SERIES, linewidth=0)
     axes.set_ylim(0, slots)
-    axes.set_ylabel("slots")
+    axes.xaxis.set_major_formatter("{x:g} h")
+    whole(axes.yaxis)
 
 
 def _draw_times(axes: Any, results: Sequence[Result]) -> None:
@@ -63,10 +55,7 @@ def _draw_times(axes: Any, results: Sequence[Result]) -> None:
     for result in results:
         minutes = sorted(t / 60 for outcome in result.outcomes for t in outcome.times.values())
         shares = np.arange(1, len(minutes) + 1) / len(minutes)
-        axes.plot(minutes, 100 * shares, label=result.method)
-    axes.set_xscale("log")
-    axes.set_xlabel("minutes from arrival to end")
-    axes.set_ylabel("% of the jobs")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    axes.set_title("time to completion")
+        axes.plot(minutes, 100 * shares, label=result.method.replace(", ", ",\n"))
+    logarithmic(axes.xaxis, "{:g} min".format)
+    axes.yaxis.set_major_formatter("{x:g} %")
+    axes.set_title("jobs that were completed within a time")

@@ -75,11 +75,15 @@ def split(shared: str) -> list[str]:
 
 
 def spread(text: str) -> str:
-    """Move comments on enumerators to where Doxygen looks for them: in front of a lone enumerator;
-    and a comment on its own line, to each of the enumerators down to the next blank line."""
-    alone = r"(enum \{) (DDL_\w+ = -?\d+ \};)"
-    text = re.sub(rf"^{alone} (/\*.*?\*/)$", r"\1 \3 \2", text, flags=re.MULTILINE)
-    text = re.sub(rf"^(/\*.*?\*/)\n{alone}$", r"\2 \1 \3", text, flags=re.MULTILINE)
+    """Move comments on enumerators to where Doxygen looks for them: a comment on its own line, to
+    each of the enumerators down to the next blank line. Write an enum without a name as constants,
+    since the site would name it by a number."""
+
+    def constants(found: re.Match[str]) -> str:
+        comment = found[2] or ""
+        return "\n".join(f"static const int {each};{comment}" for each in found[1].split(", "))
+
+    text = re.sub(r"^enum \{ (.*) \};( /\*.*?\*/)?$", constants, text, flags=re.MULTILINE)
 
     def each(found: re.Match[str]) -> str:
         for_all = found[1].strip("/* ")

@@ -83,6 +83,11 @@ def outside_links(app: Sphinx, page: str, source: list[str]) -> None:
         text = (ROOT / "examples" / "README.md").read_text().replace("# Examples", "# Gallery", 1)
         text = re.sub(r"\]\((?!\.\./|http)", "](../examples/", text)
         source[0] = text.replace("](../docs/", "](")
+    if page == "index":
+        readme = (ROOT / "README.md").read_text()
+        table = readme[readme.index("| you have ") :].partition("\n\n")[0]
+        table = re.sub(r"\]\((?!docs/)", "](../", table).replace("](docs/", "](")
+        source[0] = source[0].replace("<!-- The README's table of readers stands here. -->", table)
     if page == "troubleshooting":
         source[0] = messages.with_messages(source[0])
     source[0] = search_terms.with_terms(page, source[0])

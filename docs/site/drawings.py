@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from ddl_launch.base.pictures import SERIES
 
 ARROW = (
     '<defs><marker id="{id}" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7"'
-    ' orient="auto"><path d="M0 0 8 4 0 8z" fill="currentColor"/></marker></defs>'
+    ' orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" fill="currentColor"/></marker></defs>'
 )
-COLOURS = ("#4c8bf5", "#e2733d", "#3aa76d", "#b05cc6")
+COLORS = SERIES  # dark enough for white text, on light and dark pages
 
 
 def write(folder: Path) -> None:
@@ -33,7 +37,7 @@ def ring(ranks: int = 4) -> str:
         dx, dy = (to_x - x) / length * 26, (to_y - y) / length * 26
         out.append(_arrow(x + dx, y + dy, to_x - dx, to_y - dy, "arrow-of-ring"))
         out.append(
-            f'<circle cx="{x:.0f}" cy="{y:.0f}" r="22" fill="{COLOURS[r % 4]}"/>'
+            f'<circle cx="{x:.0f}" cy="{y:.0f}" r="22" fill="{COLORS[r % 4]}"/>'
             + _text(x, y + 5, f"rank {r}", "#fff", 11)
         )
         middle_x, middle_y = (x + to_x) / 2 - 200, (y + to_y) / 2 - 125
@@ -42,23 +46,25 @@ def ring(ranks: int = 4) -> str:
 
 
 def levels(hosts: int = 3, ranks: int = 2) -> str:
-    """Draw the three phases of a hierarchical all-reduce."""
+    """Draw the three phases of a hierarchical all-reduce. Blocks go both ways in each."""
     out = [ARROW.format(id="arrow-of-levels")]
     for h in range(hosts):
         left = 10 + 130 * h
         out.append(
-            f'<rect x="{left}" y="30" width="110" height="120" rx="6" fill="none"'
+            f'<rect x="{left}" y="30" width="110" height="132" rx="6" fill="none"'
             ' stroke="currentColor"/>' + _text(left + 55, 22, f"host h{h + 1}")
         )
         for r in range(ranks):
-            y = 62 + 58 * r
+            y = 62 + 68 * r
             out.append(
-                f'<rect x="{left + 25}" y="{y - 16}" width="60" height="32" rx="5"'
-                f' fill="{COLOURS[r]}"/>' + _text(left + 55, y + 4, f"rank {h * ranks + r}", "#fff")
+                f'<rect x="{left + 22}" y="{y - 16}" width="66" height="32" rx="5"'
+                f' fill="{COLORS[r]}"/>' + _text(left + 55, y + 4, f"rank {h * ranks + r}", "#fff")
             )
             if h + 1 < hosts:
-                out.append(_arrow(left + 87, y, left + 153, y, "arrow-of-levels"))
-        out.append(_arrow(left + 55, 80, left + 55, 102, "arrow-of-levels"))
+                out.append(_arrow(left + 90, y, left + 150, y, "arrow-of-levels", both=True))
+                out.append(_text(left + 120, y - 6, "2"))
+        out.append(_arrow(left + 55, 80, left + 55, 112, "arrow-of-levels", both=True))
+        out.append(_text(left + 75, 100, "1, 3"))
     for n, words in enumerate(
         (
             "1  within a host: each rank sums its half",
@@ -66,8 +72,8 @@ def levels(hosts: int = 3, ranks: int = 2) -> str:
             "3  within a host: each rank gathers both halves",
         )
     ):
-        out.append(_text(10, 175 + 20 * n, words, anchor="start"))
-    return _svg(400, 225, "Ranks first sum within a host, then between hosts", out)
+        out.append(_text(10, 187 + 20 * n, words, anchor="start"))
+    return _svg(400, 237, "Ranks first sum within a host, then between hosts", out)
 
 
 def pipeline(chunks: int = 4) -> str:
@@ -79,7 +85,7 @@ def pipeline(chunks: int = 4) -> str:
         for chunk in range(chunks):
             x = 145 + 41 * (chunk + row)
             out.append(
-                f'<rect x="{x}" y="{y}" width="38" height="30" rx="4" fill="{COLOURS[chunk]}"/>'
+                f'<rect x="{x}" y="{y}" width="38" height="30" rx="4" fill="{COLORS[chunk]}"/>'
                 + _text(x + 19, y + 20, str(chunk + 1), "#fff")
             )
     out.append(_text(395, 160, "time →", anchor="end"))
@@ -107,8 +113,9 @@ def _text(
     )
 
 
-def _arrow(x: float, y: float, to_x: float, to_y: float, marker: str) -> str:
+def _arrow(x: float, y: float, to_x: float, to_y: float, marker: str, both: bool = False) -> str:
+    start = f' marker-start="url(#{marker})"' * both
     return (
         f'<line x1="{x:.0f}" y1="{y:.0f}" x2="{to_x:.0f}" y2="{to_y:.0f}" stroke="currentColor"'
-        f' stroke-width="1.5" marker-end="url(#{marker})"/>'
+        f' stroke-width="1.5" marker-end="url(#{marker})"{start}/>'
     )

@@ -46,6 +46,12 @@ rust)
     rustc --edition 2021 -D warnings "$here/rust/allreduce.rs" \
         $(pkg-config --libs-only-L libddl) -o "$program"
     ;;
+cargo)
+    need cargo pkg-config
+    cp "$here"/rust/* "$folder"
+    cargo build --quiet --offline
+    cp target/debug/allreduce "$program"
+    ;;
 go)
     need go
     export GOCACHE="$folder/cache" GOPROXY=off GOTOOLCHAIN=local

@@ -17,6 +17,10 @@ from typing import Any
 import pytest
 from conftest import Run, clean_environment
 
+import ddl_launch.cli as launch_cli
+from ddl_launch.arguments import parse
+from ddl_launch.errors import LaunchError
+
 LAUNCH = [sys.executable, "-m", "ddl_launch"]
 
 # For a rank that must fail only after another rank has reached a point.
@@ -346,6 +350,9 @@ def test_reader_that_goes_away_ends_the_job(tmp_path: Path) -> None:
         (["-n", "two", "true"], 2, "argument -n: 'two' is not a number of ranks"),
         (["-n", "1.5", "true"], 2, "argument -n: '1.5' is not a number of ranks"),
         (["-n"], 2, "argument -n: expected one argument"),
+        (["--nproc-per-node", "all", "true"], 2, "'all' is not a number of ranks; must be an"),
+        (["--nproc-per-node=auto", "-H", "a,b", "true"], 2, "auto counts on this machine only"),
+        (["--nproc-per-node=auto", "--submit", "lsf", "true"], 2, "auto counts on this machine"),
         (["-n", "1", "--grace", "long", "true"], 2, "argument --grace: 'long' is not"),
         (["-n", "1", "--grace", "-1", "true"], 2, "argument --grace: '-1' is not"),
         (["-n", "1", "--output-dir", "/dev/null/x", "true"], 2, "--output-dir /dev/null/x: "),
@@ -409,6 +416,26 @@ def test_number_after_the_program_is_explained(cli: Run) -> None:
     assert ended.code == 2
     assert "required: -n, or -H for other hosts; -np 4 stands after the program" in ended.err
     assert MISPLACED not in cli("train.py", "-n").err
+
+
+@pytest.mark.parametrize(
+    ("word", "gpus", "ranks"),
+    [("cpu", 4, 2), ("auto", 0, 2), ("auto", 4, 4), ("gpu", 4, 4)],
+)
+def test_word_of_torchrun_counts_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, word: str, gpus: int, ranks: int
+) -> None:
+    monkeypatch.setattr(launch_cli.glob, "glob", lambda _: ["gpu"] * gpus)
+    monkeypatch.setattr(launch_cli.placement, "look", lambda: ([[0, 1, 2, 3]], 2.5))
+    arguments = parse(["--nproc-per-node", word, "train.py"])
+    launch_cli._count_ranks(arguments)
+    assert arguments.accelerators == ranks
+
+
+def test_word_gpu_without_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_cli.glob, "glob", lambda _: [])
+    with pytest.raises(LaunchError, match="this machine has no NVIDIA GPU; write cpu or a number"):
+        launch_cli._count_ranks(parse(["--nproc-per-node", "gpu", "train.py"]))
 
 
 def test_program_in_this_folder_is_suggested(cli: Run, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from release_files import EXAMPLES, environment, run
 from snippets import Block, blocks
 
 pytestmark = pytest.mark.slow
-LANGUAGES = ("c", "cpp", "fortran", "rust", "go", "lua", "mpi", "cmake")
+LANGUAGES = ("c", "cpp", "fortran", "rust", "cargo", "go", "lua", "mpi", "cmake")
 # The compiler that a block of the page calls, and its further needs. Other tests run other blocks.
 NEEDED: dict[str, tuple[str, ...]] = {
     "cc": (),

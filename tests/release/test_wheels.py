@@ -5,7 +5,6 @@ which they run, and their use after installation. `make test-wheels` runs this."
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -168,17 +167,8 @@ def test_sbom() -> None:
     assert {"cffi", "numpy"} <= parts
 
 
-def test_in_a_debian_root(tmp_path: Path) -> None:
-    """The oldest Debian whose own Python is new enough, with only Python and a compiler."""
-    if not shutil.which("debootstrap") or os.geteuid():
-        pytest.skip("needs root and debootstrap")
-    root = ROOT / "build" / "wheels" / "bookworm"
-    if not (root / "ready").exists():
-        wanted = "python3,python3-venv,gcc,libc6-dev,pkg-config"
-        command = ["debootstrap", "--variant=minbase", f"--include={wanted}", "bookworm", root]
-        run(*command, timeout=900)
-        (root / "ready").touch()
-    folder = root / "tmp" / "use"
+def test_in_a_debian_root(debian: Path, tmp_path: Path) -> None:
+    folder = debian / "tmp" / "use"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(EXAMPLES / "c", folder)
     (folder / "program.py").write_text(PROGRAM)
@@ -196,6 +186,6 @@ cc allreduce.c $(env/bin/python -m ddl_core --cflags --libs) -o allreduce
 env/bin/ddlrun -n 2 --no-prefix ./allreduce
 """
     said = run(
-        "chroot", root, "sh", "-c", script, timeout=600, PATH="/usr/bin:/bin:/usr/sbin:/sbin"
+        "chroot", debian, "sh", "-c", script, timeout=600, PATH="/usr/bin:/bin:/usr/sbin:/sbin"
     )
     assert said.count(f"{NATIVE} ") == 2 and said.count("every sum is 3") == 2

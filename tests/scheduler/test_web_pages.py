@@ -255,6 +255,8 @@ def test_a_person_sees_and_steers_jobs(site: Site, browser: Browser) -> None:
     assert browser.find("#logs").text == "[0] loss <script>1.5</script>\\x1b[2J"
     traces = "document.getElementById('workers').data.map((trace) => trace.name)"
     assert browser.run(traces) == ["workers", "death", "join", "preemption"]
+    ticks = browser.driver.find_elements("css selector", "#workers .ytick")
+    assert [each.text for each in ticks] == ["0", "1", "2"]
     assert browser.find("#recoveries").text.endswith("worker 1 4 0.13")
     shown = "document.getElementById('loss').data[0].y.length"
     points = browser.run(shown)
@@ -276,4 +278,6 @@ def test_pages_fit_a_phone_and_darkness(site: Site, browser: Browser) -> None:
         color = browser.find("body").value_of_css_property("background-color")
         assert max(map(int, re.findall(r"\d+", color)[:3])) < 60, color
         assert not browser.driver.find_elements("css selector", "#submit, #scale, #cancel")
+    empty = browser.driver.find_elements("css selector", ".plot .annotation-text")
+    assert [each.text for each in empty] == ["no data yet"] * 3
     assert browser.problems() == []

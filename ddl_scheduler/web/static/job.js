@@ -19,16 +19,22 @@ function theme() {
   return (name) => style.getPropertyValue(name).trim();
 }
 
+// An axis of whole numbers.
+const whole = (values) => (Math.max(...values) - Math.min(...values) < 6 ? { dtick: 1 } : { tickformat: "d" });
+
 function plot(id, traces, x, y) {
   const value = theme();
+  const empty = !traces.some((trace) => trace.y.some((each) => each != null));
+  for (const trace of traces) if (trace.mode === "lines" && trace.y.length < 2) trace.mode = "lines+markers";
   const axis = ({ title, ...more }) => ({
     title: { text: title ?? "", font: { size: 12 } }, gridcolor: value("--line"), zerolinecolor: value("--line"),
-    linecolor: value("--line"), automargin: true, ...more,
+    linecolor: value("--line"), automargin: true, visible: !empty, ...more,
   });
   const layout = {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: value("--dim"), size: 11 },
-    margin: { t: 6, r: 10, b: 36, l: 44 }, xaxis: axis(x), yaxis: axis(y), uirevision: "kept",
-    showlegend: traces.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+    margin: { t: 6, r: 10, b: 36, l: 44 }, xaxis: axis({ tickangle: 0, nticks: 5, ...x }), yaxis: axis(y), uirevision: "kept",
+    annotations: empty ? [{ text: "no data yet", xref: "paper", yref: "paper", showarrow: false, font: { size: 14 } }] : [],
+    showlegend: !empty && traces.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
   };
   Plotly.react(id, traces, layout, { displayModeBar: false, responsive: true });
 }
@@ -57,7 +63,7 @@ function showPlots({ history, events, live }) {
   const times = history.map((point) => new Date(point.time * 1000));
   const measured = history.filter((point) => point.loss != null && point.step != null);
   plot("loss", [{ x: measured.map((p) => p.step), y: measured.map((p) => p.loss), mode: "lines", line }],
-    { title: "step" }, {});
+    { title: "step", ...whole(measured.map((p) => p.step)) }, {});
   const workers = { x: times, y: history.map((p) => p.workers), mode: "lines", line: { ...line, shape: "hv" }, name: "workers" };
   const marks = changes(events, live);
   const marked = Object.entries(MARKS).map(([kind, [symbol, tone, name]]) => {
@@ -67,9 +73,10 @@ function showPlots({ history, events, live }) {
       x: own.map((each) => new Date(each.time * 1000)), y: own.map((each) => workersAt(history, each.time)),
     };
   });
-  plot("workers", [workers, ...marked.filter((trace) => trace.x.length)], {}, { rangemode: "tozero", tickformat: "d" });
-  plot("steptime", [{ x: times, y: history.map((p) => p.seconds_per_step || null), mode: "lines", line }],
-    {}, { title: "seconds", rangemode: "tozero" });
+  plot("workers", [workers, ...marked.filter((trace) => trace.x.length)], {}, { rangemode: "tozero", ...whole([0, ...workers.y]) });
+  const [unit, factor] = history.some((p) => p.seconds_per_step >= 1) ? ["s", 1] : ["ms", 1000];
+  plot("steptime", [{ x: times, y: history.map((p) => p.seconds_per_step * factor || null), mode: "lines", line }],
+    {}, { ticksuffix: ` ${unit}`, rangemode: "tozero" });
 }
 
 function showHead({ job: found, live, history }) {

@@ -208,7 +208,7 @@ typedef struct ddl_comm_config {
      * ("f32", "bf16", "int8" or "int4"), else f32. Equal on all members. */
     uint32_t wire;
 } ddl_comm_config;
-enum { DDL_INVARIANT_NONE = -1, DDL_INVARIANT_SIZE = -2 };
+enum { DDL_INVARIANT_NONE = -1, DDL_INVARIANT_SIZE = -2 }; /* values of `invariant` */
 
 /* Settings of one operation. */
 typedef struct ddl_options {
@@ -241,7 +241,7 @@ typedef struct ddl_options {
     uint32_t wire;
     uint32_t reserved;
 } ddl_options;
-enum { DDL_NAME_MAX = 256 };
+enum { DDL_NAME_MAX = 256 }; /* the most bytes of a name */
 
 /* ----------------------------------------------------------------------------------- endpoint */
 
