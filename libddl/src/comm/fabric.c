@@ -27,8 +27,7 @@ static void fabric_open(ddl_comm *comm, ddl__fabric *f)
     if (ddl__endpoint_job(comm->endpoint)->encrypts)
         ddl__fail(DDL_EUNSUPPORTED, "DDL_ENCRYPT=1, and UCX does not encrypt");
     else
-        f->ucx = ddl__ucx_create(comm->slots, comm->rank, comm->size,
-                                 ddl__environment_text("UCX_TLS") != NULL);
+        f->ucx = ddl__ucx_create(comm->slots, comm->rank, comm->size, ddl__environment_text);
     if (!f->ucx)
         snprintf(f->why, sizeof f->why, "%s", ddl__message());
 }

@@ -221,17 +221,31 @@ static ddl_status fail_by_status(const ddl__ucx *ucx, const char *what, ddl__ucs
                      ucx->ucp.status_text(status));
 }
 
-static ddl_status context_create(ddl__ucx *ucx, bool transports_chosen)
+/* libddl has shared memory of its own. UCX's TCP moves a span in segments of 8 KiB by default, each
+ * with a system call. Older versions know the names of a transport's settings without its name. */
+static const struct {
+    const char *variable, *name, *old_name, *value;
+} defaults[] = {{"UCX_TLS", "TLS", "TLS", "^sm"},
+                {"UCX_TCP_RX_SEG_SIZE", "TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "512k"},
+                {"UCX_TCP_TX_SEG_SIZE", "TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "256k"}};
+enum { OLD_NAMES = 14 }; /* the last minor version with them */
+
+static ddl_status context_create(ddl__ucx *ucx, ddl__ucx_lookup_fn *lookup)
 {
     static const ddl__ucp_params params = {.fields = DDL__UCP_PARAM_FEATURES,
                                            .features =
                                                DDL__UCP_FEATURE_AM | DDL__UCP_FEATURE_WAKEUP};
     ddl__ucp_config *config;
+    unsigned major, minor, release;
+    ucx->ucp.get_version(&major, &minor, &release);
     ddl__ucs_status status = ucx->ucp.config_read(NULL, NULL, &config);
     if (status != DDL__UCS_OK)
         return fail_by_status(ucx, "read its settings", status);
-    if (!transports_chosen)
-        ucx->ucp.config_modify(config, "TLS", "^sm");
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
+        if (!lookup(defaults[i].variable))
+            ucx->ucp.config_modify(config,
+                                   minor > OLD_NAMES ? defaults[i].name : defaults[i].old_name,
+                                   defaults[i].value);
     status = ucx->ucp.init(DDL__UCP_API_MAJOR, DDL__UCP_API_MINOR, &params, config, &ucx->context);
     ucx->ucp.config_release(config);
     return status == DDL__UCS_OK ? DDL_OK : fail_by_status(ucx, "open its devices", status);
@@ -259,7 +273,7 @@ static ddl_status worker_create(ddl__ucx *ucx)
     return status == DDL__UCS_OK ? DDL_OK : fail_by_status(ucx, "find its address", status);
 }
 
-ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, bool transports_chosen)
+ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, ddl__ucx_lookup_fn *lookup)
 {
     ddl__ucx *ucx = calloc(1, sizeof *ucx + 2 * (size_t)size * sizeof *ucx->links);
     if (!ucx || !(ucx->endpoints = calloc((size_t)size, sizeof *ucx->endpoints))) {
@@ -277,7 +291,7 @@ ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, bool transports
     }
     ddl_status status = ddl__ucp_load(&ucx->ucp, ucx->version, sizeof ucx->version);
     if (status == DDL_OK)
-        status = context_create(ucx, transports_chosen);
+        status = context_create(ucx, lookup);
     if (status == DDL_OK)
         status = worker_create(ucx);
     if (status == DDL_OK)

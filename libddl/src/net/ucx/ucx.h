@@ -10,10 +10,13 @@
 
 typedef struct ddl__ucx ddl__ucx;
 
-/* Load libucp and open its devices for the links of one comm. slots is borrowed. Without a choice
- * of the user ($UCX_TLS), UCX uses all its transports but shared memory. Return NULL if that is not
- * possible: DDL_EUNSUPPORTED with the reason as message. */
-ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, bool transports_chosen);
+/* Return the value of an environment variable, or NULL if the user has not set it. */
+typedef const char *ddl__ucx_lookup_fn(const char *name);
+
+/* Load libucp and open its devices for the links of one comm. slots is borrowed. The defaults of
+ * some settings of UCX differ from UCX's own, unless the user has set them. Return NULL if that is
+ * not possible: DDL_EUNSUPPORTED with the reason as message. */
+ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, ddl__ucx_lookup_fn *lookup);
 
 /* Return this rank's address, which the members exchange. */
 const void *ddl__ucx_address(const ddl__ucx *ucx, size_t *bytes);
