@@ -31,7 +31,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-asan \
+.PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-ucx test-asan \
   test-tsan test-arm64 fuzz test-bits test-invariant test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer torch-parts wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -78,6 +78,11 @@ build-c-tests:
 
 test-c: ## test the C library, optimised and without a sanitizer
 	@$(stages_without_venv) c
+
+test-ucx: ## test links over UCX with the system's libucp, over its TCP; seven minutes
+	cmake -S libddl -B build/ucx -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON >/dev/null
+	cmake --build build/ucx
+	cd build/ucx && ctest --output-on-failure -L ucx -R ucx
 
 test-asan: ## test the C library under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(stages_without_venv) asan

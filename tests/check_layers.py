@@ -120,7 +120,7 @@ MAX_FILES = 20  # in one folder; a C source and its header count as one
 ROOMS = {
     "connect": ("wireup", "rendezvous", "endpoint", "addresses", "handshake"),
     "device": ("", "nccl", "core"),
-    "net": ("shm", "tcp", ""),
+    "net": ("ucx", "shm", "tcp", ""),
     "plan": ("algorithms", ""),
     "engine": ("", "executor", "messages", "named", "recorder", "calls"),
 }

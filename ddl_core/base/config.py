@@ -12,7 +12,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 from ddl_core.base._lib import ffi
 from ddl_core.errors import InvalidArgument
 
-LINKS = {"inproc": 1, "shm": 2, "tcp": 4}
+LINKS = {"inproc": 1, "shm": 2, "tcp": 4, "ucx": 8}
 INVARIANT = {"none": -1, "size": -2}
 WIRES = {"f32": 1, "bf16": 4, "int8": 2, "int4": 3}
 WORKERS_MAX = 4096
@@ -23,8 +23,8 @@ INT_MAX = 2**31 - 1
 class Config:
     """The options for creating a comm. Every default is the library's own.
 
-    links               the kinds of links allowed, of "inproc", "shm" and "tcp"; None: the
-                        environment variable DDL_LINKS, else all
+    links               the kinds of links allowed, of "inproc", "shm", "tcp" and "ucx"; None: the
+                        environment variable DDL_LINKS, else all but "ucx"
     tag                 distinguishes comms over one list of addresses; 0: the members number them
     epoch               equal on all members
     timeout             seconds for the creation; None: 5 minutes

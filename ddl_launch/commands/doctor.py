@@ -50,6 +50,7 @@ def findings(ranks: int | None = None, test: bool = True) -> Iterator[Finding]:
     yield from installation.environment(os.environ)
     yield from installation.network()
     yield from installation.libcrypto()
+    yield from installation.ucx()
     yield from machine.cores(number)
     yield from machine.memory(number)
     yield from machine.limits(max(number, size), sockets)

@@ -4,6 +4,7 @@ packages, and the adapters' native parts."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -89,6 +90,25 @@ def libcrypto() -> Iterator[Finding]:
         )
     except DdlError as error:
         yield wrong("libcrypto", str(error), "follow the message")
+
+
+def ucx() -> Iterator[Finding]:
+    """Report UCX and the RDMA devices, for which it must be requested."""
+    folder = Path("/sys/class/infiniband")
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    devices = f"RDMA devices: {', '.join(names) or 'none'}"
+    try:
+        library = ctypes.CDLL("libucp.so.0")
+        library.ucp_get_version_string.restype = ctypes.c_char_p
+        version = library.ucp_get_version_string().decode()
+    except (OSError, AttributeError) as error:
+        if names:
+            yield note("UCX", f"not usable: {error}; {devices}", "install UCX (Debian: libucx0)")
+        else:
+            yield ok("UCX", f"not installed; {devices}")
+        return
+    used = "used" if "ucx" in os.environ.get("DDL_LINKS", "").split(",") else "not used"
+    yield ok("UCX", f"{version}, {_mapped('libucp.so')}; {devices}; {used} (DDL_LINKS)")
 
 
 def _mapped(name: str) -> str:

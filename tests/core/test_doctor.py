@@ -40,6 +40,18 @@ def test_this_machine(run_here: Run) -> None:
     assert all("8 B in " in line and "1 MiB in " in line for line in trials)
 
 
+def test_ucx_is_missing_where_it_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    (found,) = installation.ucx()
+    assert found.what == "UCX" and "RDMA devices: " in found.told
+    monkeypatch.setattr(installation.ctypes, "CDLL", missing)
+    (found,) = installation.ucx()
+    has_devices = "RDMA devices: none" not in found.told
+    assert found.level == ("note" if has_devices else "ok") and "not " in found.told
+
+
 def test_what_is_wrong_gives_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--no-test", "--ranks", "1000000000", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)

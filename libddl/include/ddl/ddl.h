@@ -140,7 +140,10 @@ typedef enum ddl_memory { DDL_MEMORY_HOST = 0, DDL_MEMORY_CUDA = 1 } ddl_memory;
 typedef enum ddl_link_kind {
     DDL_LINK_INPROC = 1, /* ranks in one process, over one mapping */
     DDL_LINK_SHM = 2,    /* processes that share memory */
-    DDL_LINK_TCP = 4
+    DDL_LINK_TCP = 4,
+    /* UCX, over InfiniBand, RoCE and others, with libucp of the system. With DDL_LINK_TCP as well,
+     * the comm uses TCP if a member cannot use UCX; otherwise its creation fails. */
+    DDL_LINK_UCX = 8
 } ddl_link_kind;
 
 /* What is sent between hosts in place of f32. */
@@ -185,7 +188,7 @@ typedef struct ddl_endpoint_config {
 /* Settings of a comm. */
 typedef struct ddl_comm_config {
     uint32_t struct_size;
-    uint32_t links; /* ddl_link_kind bits, equal on a host; 0: $DDL_LINKS, else all */
+    uint32_t links; /* ddl_link_kind bits, equal on a host; 0: $DDL_LINKS, else all but UCX */
     uint64_t tag;   /* distinguishes creations over one address list; 0: the members number them */
     uint64_t epoch; /* equal on all members */
     int64_t timeout_ms;           /* time limit of the creation; 0: 5 minutes */

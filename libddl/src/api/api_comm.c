@@ -102,10 +102,10 @@ static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *confi
     ddl_status status = ddl__take_struct(own, sizeof *own, config, "ddl_comm_config");
     if (status != DDL_OK)
         return status;
-    if (own->links & ~(uint32_t)(DDL_LINK_INPROC | DDL_LINK_SHM | DDL_LINK_TCP))
+    if (own->links & ~(uint32_t)(DDL_LINK_INPROC | DDL_LINK_SHM | DDL_LINK_TCP | DDL_LINK_UCX))
         return ddl__fail(DDL_EINVAL,
-                         "links is 0x%x; must be a combination of DDL_LINK_INPROC, DDL_LINK_SHM "
-                         "and DDL_LINK_TCP",
+                         "links is 0x%x; must be a combination of DDL_LINK_INPROC, DDL_LINK_SHM, "
+                         "DDL_LINK_TCP and DDL_LINK_UCX",
                          own->links);
     if (own->timeout_ms < 0 || own->operation_timeout_ms < 0)
         return ddl__fail(

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -45,10 +46,11 @@ void ddl__original_drop_copy(ddl__original *original)
     original->copy = NULL;
 }
 
+/* By the system call: UCX replaces the function mremap by one that ignores the new address. */
 void ddl__original_replace(const ddl__original *original)
 {
     size_t bytes = original->bytes;
-    if (!original->copy || mremap(original->copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-                                  original->memory) == MAP_FAILED)
+    if (!original->copy || syscall(SYS_mremap, original->copy, bytes, bytes,
+                                   MREMAP_MAYMOVE | MREMAP_FIXED, original->memory) < 0)
         mprotect(original->memory, bytes, PROT_NONE);
 }

@@ -315,6 +315,10 @@ static void refuse(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
 static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
 {
     ddl_status status = *kinds ? DDL_OK : ddl__environment_links(kinds);
+    comm->fabric.wanted = *kinds & DDL_LINK_UCX;
+    comm->fabric.required = comm->fabric.wanted && !(*kinds & DDL_LINK_TCP);
+    if (comm->fabric.wanted) /* links over UCX are TCP links first */
+        *kinds = (*kinds & ~(uint32_t)DDL_LINK_UCX) | DDL_LINK_TCP;
     if (status == DDL_OK)
         status = ddl__environment_layout(&comm->layout);
     if (status == DDL_OK)
@@ -443,6 +447,7 @@ static ddl_status tear_down(ddl_comm *comm)
     ddl__device_detach(comm->device);
     (void)DDL__TEST_POINT(DDL__AT_ENGINE_END, comm);
     ddl__engine_destroy(comm->engine);
+    ddl__ucx_destroy(comm->fabric.ucx);
     ddl__health_destroy(comm->health);
     ddl__device_destroy(comm->device);
     ddl__first_use_destroy(comm->first_use);

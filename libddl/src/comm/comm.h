@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "base/until.h"
+#include "comm/fabric.h"
 #include "comm/layout.h"
 #include "comm/operation_times.h"
 #include "connect/endpoint/endpoint.h"
@@ -38,6 +39,7 @@ struct ddl_comm {
     ddl__operation_times *times; /* the time measurements for -dump_iter, or NULL */
     ddl__arena *arena;
     ddl__slots *slots;
+    ddl__fabric fabric;
     ddl__first_use *first_use; /* opens the links of a large comm on first use, or NULL */
 };
 
@@ -112,6 +114,14 @@ int64_t ddl__comm_creation_ms(const ddl_comm_config *config);
  * when it is complete, all members have connected. */
 ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
                                   const ddl__until *until);
+
+/* All-gather `rows` of `row` bytes, by rank, in place. `counted`: it has an operation's number. */
+ddl_status ddl__gather_rows(ddl_comm *comm, void *rows, size_t row, bool counted,
+                            const ddl__until *until);
+
+/* Fail with the message set, for a reason that all members find. A member that fails ends the comm,
+ * so it first waits, for a second, until the others have found the reason, too. */
+ddl_status ddl__fail_together(ddl_comm *comm, ddl_status status, const ddl__until *until);
 
 /* Return only after all members have created the comm, so that it fails on all or on none. If
  * another member fails, it reports that, and its health is already monitored. A pair has no third

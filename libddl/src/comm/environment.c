@@ -126,7 +126,10 @@ ddl_status ddl__environment_links(uint32_t *links)
     static const struct {
         const char *name;
         uint32_t bit;
-    } kinds[] = {{"inproc", DDL_LINK_INPROC}, {"shm", DDL_LINK_SHM}, {"tcp", DDL_LINK_TCP}};
+    } kinds[] = {{"inproc", DDL_LINK_INPROC},
+                 {"shm", DDL_LINK_SHM},
+                 {"tcp", DDL_LINK_TCP},
+                 {"ucx", DDL_LINK_UCX}};
     const char *list = ddl__environment_text("DDL_LINKS");
     if (!list) {
         *links = DDL_LINK_INPROC | DDL_LINK_SHM | DDL_LINK_TCP;
@@ -140,8 +143,9 @@ ddl_status ddl__environment_links(uint32_t *links)
             if (strlen(kinds[i].name) == n && !strncmp(at, kinds[i].name, n))
                 bit = kinds[i].bit;
         if (!bit)
-            return ddl__fail(DDL_EINVAL, "DDL_LINKS=\"%s\": \"%.*s\" is not inproc, shm or tcp",
-                             list, (int)n, at);
+            return ddl__fail(DDL_EINVAL,
+                             "DDL_LINKS=\"%s\": \"%.*s\" is not inproc, shm, tcp or ucx", list,
+                             (int)n, at);
         bits |= bit;
         at += n + (at[n] == ',');
     }

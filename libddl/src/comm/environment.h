@@ -15,8 +15,8 @@ enum { DDL__SECRET_MAX = 4096 };
  * use. The config's secret stays NULL if there is none. */
 ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DDL__SECRET_MAX]);
 
-/* Read $DDL_LINKS, a comma-separated list of inproc, shm and tcp, as ddl_link_kind bits; all of
- * them if it is not set. Return DDL_EINVAL for other values. */
+/* Read $DDL_LINKS, a comma-separated list of inproc, shm, tcp and ucx, as ddl_link_kind bits; all
+ * but ucx if it is not set. Return DDL_EINVAL for other values. */
 ddl_status ddl__environment_links(uint32_t *links);
 
 /* Read $DDL_OPTIONS, "-mode A:X[xY[xZ[xW]]] -dump_iter N -dbg_level L", and $DDL_TOPOLOGY

@@ -22,6 +22,7 @@ typedef struct settings {
     uint32_t wire;
     ddl__layout layout;
     ddl__sharing sharing;
+    ddl__fabric_offer fabric;
 } settings;
 
 /* If a member fails here, every member does. */
@@ -125,14 +126,19 @@ static ddl_status run_barrier(ddl_comm *comm, const ddl__until *until)
 
 /* All-gather `rows` in place. In a large comm use trees, whose edges the barrier that follows uses
  * as well: other algorithms would open the links of many more pairs for this operation alone. */
-static ddl_status gather_rows(ddl_comm *comm, void *rows, size_t row, int64_t timeout_ms,
-                              const ddl__until *until)
+ddl_status ddl__gather_rows(ddl_comm *comm, void *rows, size_t row, bool counted,
+                            const ddl__until *until)
 {
+    int64_t timeout_ms = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
+    /* Only the neighbours of a missing rank know about it, so let them report it first. */
+    if (ddl__is_sparse(comm->size))
+        timeout_ms += COMMIT_LEAST_MS;
     ddl__call call = {.kind = DDL__ALLGATHER,
                       .dtype = DDL_U8,
                       .count = (int64_t)row,
                       .send = rows,
                       .recv = rows,
+                      .uncounted = !counted,
                       .timeout_ms = timeout_ms};
     if (!ddl__first_use_is_for(comm->size))
         return run_operation(comm, &call, until);
@@ -166,23 +172,25 @@ static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sha
     return DDL_OK;
 }
 
+ddl_status ddl__fail_together(ddl_comm *comm, ddl_status status, const ddl__until *until)
+{
+    char why[DDL__MESSAGE_MAX];
+    snprintf(why, sizeof why, "%s", ddl__message());
+    int64_t second = ddl__now() + DDL__COMMIT_LEAST;
+    ddl__until soon = *until;
+    soon.deadline = second < until->deadline ? second : until->deadline;
+    run_barrier(comm, &soon);
+    return ddl__fail(status, "%s", why);
+}
+
 /* Compare the settings of all members, by rank. All members find the same difference, so none of
- * them waits in the last step. A member that fails ends the comm, so it first waits, for a second,
- * until the others have the settings, too: then each member reports the difference. */
+ * them waits in the last step. */
 static ddl_status compare_settings(ddl_comm *comm, const settings *all, const ddl__until *until)
 {
     ddl_status status = DDL_OK;
     for (int i = 0; status == DDL_OK && i < comm->size; i++)
         status = settings_compare(comm, &all[i], i);
-    if (status == DDL_OK)
-        return DDL_OK;
-    char difference[DDL__MESSAGE_MAX];
-    snprintf(difference, sizeof difference, "%s", ddl__message());
-    int64_t second = ddl__now() + DDL__COMMIT_LEAST;
-    ddl__until soon = *until;
-    soon.deadline = second < until->deadline ? second : until->deadline;
-    run_barrier(comm, &soon);
-    return ddl__fail(status, "%s", difference);
+    return status == DDL_OK ? DDL_OK : ddl__fail_together(comm, status, until);
 }
 
 /* Apply the settings of all members, by rank. */
@@ -225,16 +233,15 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
     own->shares = wireup->kinds & DDL_LINK_SHM;
     own->layout = comm->layout;
     ddl_status status = find_sharing(comm, ddl__engine_links(comm->engine), &own->sharing);
-    int64_t left = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
-    /* Only the neighbours of a missing rank know about it, so let them report it first. */
-    if (ddl__is_sparse(comm->size))
-        left += COMMIT_LEAST_MS;
+    own->fabric = ddl__fabric_open(comm);
     if (status == DDL_OK)
-        status = gather_rows(comm, all, sizeof *all, left, until);
+        status = ddl__gather_rows(comm, all, sizeof *all, true, until);
     if (status == DDL_OK)
         status = compare_settings(comm, all, until);
     if (status == DDL_OK)
         status = apply_settings(comm, all);
+    if (status == DDL_OK)
+        status = ddl__fabric_agree(comm, &all[0].fabric, sizeof *all, until);
     free(all);
     return status;
 }

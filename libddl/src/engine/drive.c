@@ -243,6 +243,20 @@ void ddl__advance_and_unlock(ddl__engine *engine)
         engine->config.need_progress(engine->config.context, DDL__SOON);
 }
 
+void ddl__engine_as_driver(ddl__engine *engine, void (*run)(void *context), void *context)
+{
+    pthread_mutex_lock(&engine->lock);
+    while (engine->driven)
+        await_driver(engine, DDL__NEVER);
+    ddl__driver_start(engine);
+    pthread_mutex_unlock(&engine->lock);
+    run(context);
+    pthread_mutex_lock(&engine->lock);
+    ddl__driver_stop(engine);
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+}
+
 void ddl__engine_poll(ddl__engine *engine)
 {
     pthread_mutex_lock(&engine->lock);

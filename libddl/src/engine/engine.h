@@ -141,6 +141,10 @@ typedef enum ddl__finding {
 } ddl__finding;
 ddl__finding ddl__engine_find_peer(const ddl__engine *engine, int peer);
 
+/* Call `run` as the driver, after the current driver has stopped: for changes of the links. Any
+ * thread; waits for the driver. */
+void ddl__engine_as_driver(ddl__engine *engine, void (*run)(void *context), void *context);
+
 /* Make the driver check its links again if it sleeps. Any thread. */
 void ddl__engine_wake(ddl__engine *engine);
 

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "ddl/ddl.h"
+#include "tested_links.h"
 
 enum { PROCESSES_MAX = 16 };
 
@@ -132,7 +133,7 @@ static inline void run_processes(const process_test *test, int size, int status[
         for (int i = 0; i < 4 && test->settings[i]; i++)
             putenv((char *)(uintptr_t)test->settings[i]);
         ddl_comm_config config = {
-            .struct_size = sizeof config, .links = test->links, .timeout_ms = 30000};
+            .struct_size = sizeof config, .links = tested_links(test->links), .timeout_ms = 30000};
         ddl_comm *comm;
         OK(ddl_endpoint_create(NULL, &process_endpoint));
         OK(ddl_rendezvous(process_endpoint, url, rank, size, &config, &comm));
@@ -174,7 +175,10 @@ static inline double run_silent_test(const process_test *test, int size)
 
 static inline void run_process_test(const process_test *test, int size)
 {
-    printf("%-22s %s %.2f s\n", test->name, test->links == DDL_LINK_SHM ? "shm" : "tcp",
+    printf("%-22s %s %.2f s\n", test->name,
+           test->links == DDL_LINK_SHM ? "shm"
+           : getenv("DDL_TEST_UCX")    ? "ucx"
+                                       : "tcp",
            run_silent_test(test, size));
     fflush(stdout);
 }
@@ -193,7 +197,8 @@ static inline void run_process_tests(const process_test *tests, size_t n, int si
     for (size_t t = 0; t < n; t++)
         for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
             process_test test = tests[t];
-            if (!is_asked_for(&test, argc, argv) || (test.links && test.links != links))
+            if (!is_asked_for(&test, argc, argv) || (test.links && test.links != links) ||
+                (links == DDL_LINK_SHM && getenv("DDL_TEST_UCX")))
                 continue;
             test.links = links;
             for (process_run = 0; !process_run || process_run < test.runs; process_run++)

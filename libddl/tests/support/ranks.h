@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "ddl/ddl.h"
+#include "tested_links.h"
 
 enum { RANKS_MAX = 16 };
 
@@ -55,7 +56,7 @@ typedef struct rank_thread {
     pthread_t thread;
 } rank_thread;
 
-static uint32_t links_of(uint32_t links, int rank, int size)
+static uint32_t kinds_of(uint32_t links, int rank, int size)
 {
     switch (links) {
     case LINKS_MIXED: return rank < 2 ? 0 : DDL_LINK_TCP;
@@ -65,6 +66,11 @@ static uint32_t links_of(uint32_t links, int rank, int size)
     case LINKS_INTERLEAVED: return DDL_LINK_TCP | (rank % 2 ? DDL_LINK_INPROC : DDL_LINK_SHM);
     }
     return links;
+}
+
+static uint32_t links_of(uint32_t links, int rank, int size)
+{
+    return tested_links(kinds_of(links, rank, size));
 }
 
 static void *rank_main(void *argument)
@@ -95,7 +101,8 @@ static inline void run_threads(ranks *all, void *(*main)(void *))
     for (int i = 0; i < all->size; i++) {
         /* As if on another host: a sparse comm (connect/addresses/neighbours.h) relies on the
          * addresses. */
-        bool alone = links_of(all->config.links, i, all->size) == DDL_LINK_TCP;
+        uint32_t links = links_of(all->config.links, i, all->size);
+        bool alone = links == DDL_LINK_TCP || links == DDL_LINK_UCX;
         if (alone)
             setenv("DDL_LINKS", "tcp", 1);
         OK(ddl_endpoint_create(NULL, &all->endpoints[i]));

@@ -7,7 +7,7 @@
 #include "base/crypto.h"
 #include "base/digest.h"
 
-#define DDL__PROTOCOL 17 /* a macro, so that api_comm.c can put it in a string */
+#define DDL__PROTOCOL 18 /* a macro, so that api_comm.c can put it in a string */
 enum { DDL__HELLO_MAGIC = 0x6c646468 };
 
 /* The purpose of the connection. Over TCP, a pair of ranks first opens the link's own connection,

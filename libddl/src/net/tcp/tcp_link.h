@@ -128,6 +128,7 @@ typedef struct ddl__tcp_link {
     ddl__arrival arrival;
     bool near; /* the send queue must be shortened when the link opens */
     ddl__slots *slots;
+    void *carrier; /* what moves the spans instead of this link (net/ucx); NULL: none */
     unsigned n_lanes;
     ddl__lane *lanes; /* DDL__LANES_MAX entries, allocated with the first lane */
 

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ucx.h - links whose spans are sent over UCX, which supports InfiniBand, RoCE and other networks.
+ * libucp.so.0 is loaded at run time. A link over UCX is a TCP link whose spans take another way:
+ * its connection remains, for leave messages and aborts, and for the detection of failures. */
+#ifndef DDL_NET_UCX_H
+#define DDL_NET_UCX_H
+
+#include "net/link.h"
+#include "net/tcp/slots.h"
+
+typedef struct ddl__ucx ddl__ucx;
+
+/* Return the value of an environment variable, or NULL if the user has not set it. */
+typedef const char *ddl__ucx_lookup_fn(const char *name);
+
+/* Load libucp and open its devices for the links of one comm. slots is borrowed. The defaults of
+ * some settings of UCX differ from UCX's own, unless the user has set them. Return NULL if that is
+ * not possible: DDL_EUNSUPPORTED with the reason as message. */
+ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, ddl__ucx_lookup_fn *lookup);
+
+/* Return this rank's address, which the members exchange. */
+const void *ddl__ucx_address(const ddl__ucx *ucx, size_t *bytes);
+
+/* Return the version of libucp as text. */
+const char *ddl__ucx_version(const ddl__ucx *ucx);
+
+/* Return a descriptor with an event when spans arrive. Whoever watches it polls any link. */
+int ddl__ucx_fd(const ddl__ucx *ucx);
+
+/* Keep the addresses of all members: `rows`, a row for each rank. Takes ownership. */
+void ddl__ucx_set_addresses(ddl__ucx *ucx, void *rows, size_t row_bytes);
+
+/* Send the spans of this TCP link, and receive those of the peer, over UCX from now on. The peer
+ * does the same after the same span. `second`: it is the pair's link for messages. Called by the
+ * driver. */
+void ddl__ucx_carry(ddl__ucx *ucx, ddl__link *link, int peer, bool second);
+
+/* Free it after its links. Waits, at most DDL__UCX_FLUSH_LIMIT, until the network has accepted what
+ * the links have sent. `ucx` may be NULL. */
+void ddl__ucx_destroy(ddl__ucx *ucx);
+
+#endif
