@@ -112,7 +112,7 @@ def test_no_c_compiler_names_the_package(tmp_path: Path) -> None:
 def test_prebuilt_torch_part_needs_no_newer_glibc(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The source of ddl_torch that does not include PyTorch needs the symbols of old systems only."""
+    """A source of ddl_torch that does not include PyTorch needs symbols of old systems only."""
     monkeypatch.syspath_prepend(str(ROOT / "packaging"))
     parts = importlib.import_module("torch_parts")
     monkeypatch.setattr(parts, "WORK", tmp_path)
