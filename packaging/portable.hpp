@@ -16,6 +16,7 @@
 // glibc 2.32. 0: the process may have threads.
 extern "C" __attribute__((visibility("hidden"))) char __libc_single_threaded = 0;
 
+__asm__(".symver pthread_setname_np, pthread_setname_np@GLIBC_2.12");
 __asm__(".symver pthread_once, pthread_once@GLIBC_2.2.5");
 __asm__(".symver pthread_sigmask, pthread_sigmask@GLIBC_2.2.5");
 __asm__(".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE, "

@@ -40,9 +40,22 @@ TARGETS = {
 # about deprecated vectors.
 FLAGS = {"ppc64le": "-mabi=ibmlongdouble -Wno-deprecated-altivec-src-compat"}
 
-# As a preprocessor only, zig does not accept a version of glibc.
+# As a preprocessor only, zig does not accept a version of glibc. Zig's driver of the linker has no
+# filter libraries, so LLVM's linker links a library whose options for the linker are in a file.
 COMPILER = """\
 #!/bin/sh
+case "$*" in *-Wl,@*)
+  IFS=,
+  for word; do
+    shift
+    case "$word" in
+      -Wl,*) set -- "$@" ${{word#-Wl,}} ;;
+      -f* | -g* | -O*) ;;
+      *) set -- "$@" "$word" ;;
+    esac
+  done
+  exec {zig} ld.lld "$@" ;;
+esac
 version=.{glibc}
 [ "$1" != -E ] || version=
 exec {zig} cc -target {target}"$version" {flags} "$@"

@@ -4,7 +4,9 @@ its library when they run."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -104,3 +106,20 @@ def test_no_c_compiler_names_the_package(tmp_path: Path) -> None:
         )
         assert ended.returncode != 0
         assert "apt install gcc libc6-dev" in " ".join(ended.stderr.split()), ended.stderr
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="prebuilt parts are for x86-64")
+def test_prebuilt_torch_part_needs_no_newer_glibc(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A source of ddl_torch that does not include PyTorch needs symbols of old systems only."""
+    monkeypatch.syspath_prepend(str(ROOT / "packaging"))
+    parts = importlib.import_module("torch_parts")
+    monkeypatch.setattr(parts, "WORK", tmp_path)
+    source, compiled, linked = (tmp_path / f"part.{suffix}" for suffix in ("cpp", "o", "so"))
+    names = (ROOT / "packaging" / "portable.hpp", parts.ADAPTER / "csrc" / "executor.cpp")
+    source.write_text("".join(f'#include "{name}"\n' for name in names))
+    flags = ["-c", "-std=c++17", *parts.RECIPE["COMPILE_FLAGS"]]
+    run(["g++", *flags, str(source), "-o", str(compiled)])
+    parts.link_part(compiled, linked, parts.stubs())
+    parts.check_symbols(linked)

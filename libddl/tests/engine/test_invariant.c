@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_invariant.c - DDL_INVARIANT=size on the links named by the argument: an all-reduce, a reduce
  * and a reduce-scatter of floats have the bits of the tree over the ranks, whatever the size, the
- * slicing, the group, the name and the algorithm. The reference adds two operands at a time.
+ * slicing, the group, the name and the algorithm. Ordered sums over 8 and 16 workers have the bits
+ * of the tree over the workers on 1 to 8 ranks. The reference adds two operands at a time.
  *
- * A second argument is the number of elements of the longest message. */
+ * A second argument is the number of elements of the longest message. The program then prints how
+ * many results of all ranks it has compared. */
 #include "comm/comm.h"
 #include "fp_modes.h"
 #include "ranks.h"
 #include "reduce/reduce.h"
 
-enum { RANKS = 8, ELEMENTS = SANITIZED ? 6000 : 70000, BYTES = 16 };
+enum { RANKS = 8, WORKERS = 16, ELEMENTS = SANITIZED ? 6000 : 70000, BYTES = 16 };
 
 static const ddl_dtype dtypes[] = {DDL_F32, DDL_F16,     DDL_BF16,    DDL_F64,
                                    DDL_C64, DDL_F8_E4M3, DDL_F8_E5M2, DDL_C128};
@@ -17,8 +19,9 @@ enum { TYPES = sizeof dtypes / sizeof *dtypes };
 static const ddl_op ops[] = {DDL_SUM, DDL_AVERAGE, DDL_MIN, DDL_MAX, DDL_PRODUCT};
 
 static int64_t elements = ELEMENTS;
-static char *inputs[RANKS]; /* of one dtype at a time */
+static char *inputs[WORKERS]; /* of one dtype at a time */
 static char *expected;
+static atomic_llong compared;
 static pthread_barrier_t turns;
 
 static void combine(ddl_dtype dtype, ddl_op op, void *to, const void *a, const void *b, int64_t n,
@@ -51,6 +54,9 @@ static void check(const char *what, const char *got, int64_t first, int64_t coun
 {
     size_t element = types[dtype].size;
     const char *want = expected + (size_t)first * element;
+    atomic_fetch_add_explicit(&compared, count, memory_order_relaxed);
+    if (!memcmp(got, want, (size_t)count * element))
+        return;
     for (int64_t i = 0; i < count; i++)
         CHECK(!memcmp(got + (size_t)i * element, want + (size_t)i * element, element),
               "%s of %s, op %d, %d ranks, elements %lld + %lld: element %lld differs", what,
@@ -145,6 +151,129 @@ static void all_cases(ddl_comm *comm, void *unused)
     free(memory);
 }
 
+/* ------------------------------------------------------------------------ ordered sums of parts */
+
+static const ddl_dtype ordered_dtypes[] = {DDL_I8,  DDL_U8,  DDL_I16, DDL_U16, DDL_I32,
+                                           DDL_U32, DDL_I64, DDL_U64, DDL_F16, DDL_BF16,
+                                           DDL_F32, DDL_F64, DDL_C64, DDL_C128};
+enum { ORDERED_TYPES = sizeof ordered_dtypes / sizeof *ordered_dtypes };
+
+static ddl_dtype part_dtype(ddl_dtype dtype)
+{
+    return dtype == DDL_F16 || dtype == DDL_BF16 ? DDL_F32 : dtype;
+}
+
+/* Compute the sums of all workers' operands, and the quotients of an average, rounded at the end.
+ */
+static void expect_workers(ddl_dtype dtype, ddl_op op, int workers)
+{
+    const ddl__kernels *kernels = ddl__kernels_best();
+    ddl_dtype part = part_dtype(dtype);
+    const void *sums = expected;
+    tree(part, DDL_SUM, 0, workers, true, workers, expected);
+    if (op == DDL_AVERAGE)
+        kernels->reduce[part][op](expected, &sums, 1, (size_t)elements, workers);
+    if (part != dtype) {
+        char *wide = malloc((size_t)elements * sizeof(float));
+        memcpy(wide, expected, (size_t)elements * sizeof(float));
+        kernels->narrow[dtype](expected, (const float *)(void *)wide, (size_t)elements);
+        free(wide);
+    }
+}
+
+/* Check sums of `count` elements from `first` on: in one message, and as a reduce-scatter in equal
+ * and in unequal blocks. */
+static void check_parts(ddl_comm *comm, ddl_order *order, char *const *whole, int parts,
+                        ddl_dtype dtype, ddl_op op, int64_t first, int64_t count, char *memory)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    size_t element = types[part_dtype(dtype)].size;
+    const void *slices[WORKERS];
+    int64_t block = count / size, counts[RANKS], start = first;
+    for (int k = 0; k < parts; k++)
+        slices[k] = whole[k] + (size_t)first * element;
+    OK(ddl_allreduce_ordered(comm, order, slices, memory, count, dtype, op, NULL, NULL));
+    check("ordered all-reduce", memory, first, count, dtype, op, size);
+    OK(ddl_reduce_scatter_ordered(comm, order, slices, memory, block, dtype, op, NULL, NULL));
+    check("ordered reduce-scatter", memory, first + rank * block, block, dtype, op, size);
+    for (int r = 0; r < size; r++)
+        counts[r] = r == 1 ? 0 : (r + 1) * (block / size);
+    for (int r = 0; r < rank; r++)
+        start += counts[r];
+    OK(ddl_reduce_scatterv_ordered(comm, order, slices, memory, counts, dtype, op, NULL, NULL));
+    check("ordered reduce-scatter of uneven blocks", memory, start, counts[rank], dtype, op, size);
+}
+
+/* Check the sums of one dtype in messages of all lengths. */
+static void check_dtype(ddl_comm *comm, ddl_order *order, int workers, ddl_dtype dtype, ddl_op op,
+                        char *memory)
+{
+    const int64_t lengths[] = {1, 300, 9000, elements};
+    int firsts[WORKERS], sizes[WORKERS], parts;
+    char *whole[WORKERS];
+    OK(ddl_order_parts(order, ddl_comm_rank(comm), firsts, sizes, WORKERS, &parts));
+    pthread_barrier_wait(&turns);
+    if (ddl_comm_rank(comm) == 0)
+        expect_workers(dtype, op, workers);
+    for (int k = 0; k < parts; k++) {
+        whole[k] = malloc((size_t)elements * types[part_dtype(dtype)].size);
+        tree(part_dtype(dtype), DDL_SUM, firsts[k], sizes[k], false, workers, whole[k]);
+    }
+    pthread_barrier_wait(&turns);
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+        if (lengths[l] <= elements)
+            check_parts(comm, order, whole, parts, dtype, op, (elements - lengths[l]) / 3,
+                        lengths[l], memory);
+    for (int k = 0; k < parts; k++)
+        free(whole[k]);
+}
+
+typedef struct workers_case {
+    int workers;
+    ddl_dtype filled; /* the dtype of the numbers in `inputs` */
+} workers_case;
+
+/* Return the dtype of the numbers that a part consists of, DDL_F64 for the bits of integers. */
+static ddl_dtype number_dtype(ddl_dtype dtype)
+{
+    return part_dtype(dtype) == DDL_F32 || dtype == DDL_C64 ? DDL_F32 : DDL_F64;
+}
+
+static void all_ordered_cases(ddl_comm *comm, void *argument)
+{
+    const workers_case *c = argument;
+    int workers = c->workers, size = ddl_comm_size(comm), owners[WORKERS];
+    char *memory = malloc((size_t)elements * BYTES);
+    ddl_order *order;
+    for (int r = 0; r < size; r++)
+        for (int v = r * workers / size; v < (r + 1) * workers / size; v++)
+            owners[v] = r;
+    OK(ddl_order_create(owners, workers, size, &order));
+    for (int d = 0; d < ORDERED_TYPES; d++)
+        if (number_dtype(ordered_dtypes[d]) == c->filled)
+            check_dtype(comm, order, workers, ordered_dtypes[d],
+                        (d + size + workers / 8) % 2 ? DDL_SUM : DDL_AVERAGE, memory);
+    ddl_order_destroy(order);
+    free(memory);
+}
+
+static void run_workers(uint32_t links)
+{
+    for (ddl_dtype filled = DDL_F32; filled <= DDL_F64; filled++) {
+        for (int v = 0; v < WORKERS; v++)
+            fill_mixed(filled, inputs[v], (size_t)elements * 2);
+        for (int workers = WORKERS / 2; workers <= WORKERS; workers *= 2)
+            for (int size = 1; size <= (SANITIZED ? 4 : RANKS); size++) {
+                workers_case c = {workers, filled};
+                pthread_barrier_init(&turns, NULL, (unsigned)size);
+                run_ranks(size, links, all_ordered_cases, &c);
+                pthread_barrier_destroy(&turns);
+            }
+    }
+}
+
+/* ----------------------------------------------------------------------------------- settings */
+
 /* With ranks:V, a rank passes parts. A reduction of one operand for each rank is refused if its
  * bits would depend on the number of ranks. */
 static void check_workers(ddl_comm *comm, void *unused)
@@ -203,16 +332,19 @@ int main(int argc, char **argv)
         elements = atoll(argv[2]);
     setenv("DDL_INVARIANT", "size", 1);
     expected = malloc((size_t)elements * BYTES);
-    for (int r = 0; r < RANKS; r++)
-        inputs[r] = malloc((size_t)elements * BYTES);
+    for (int v = 0; v < WORKERS; v++)
+        inputs[v] = malloc((size_t)elements * BYTES);
     for (int size = 1; size <= (SANITIZED ? 4 : RANKS); size++) {
         pthread_barrier_init(&turns, NULL, (unsigned)size);
         run_ranks(size, links, all_cases, NULL);
         pthread_barrier_destroy(&turns);
     }
+    run_workers(links);
+    if (argc > 2)
+        printf("%s: %lld results compared, no bit differs\n", argv[1], atomic_load(&compared));
     if (links == DDL_LINK_INPROC)
         check_settings();
-    for (int r = 0; r < RANKS; r++)
-        free(inputs[r]);
+    for (int v = 0; v < WORKERS; v++)
+        free(inputs[v]);
     free(expected);
 }
