@@ -24,7 +24,7 @@ _HEADERS = 0.949  # payload of Ethernet, IPv4 and TCP with time stamps: 1448 of 
 
 
 @dataclass(frozen=True)
-class Method:
+class PredictedStep:
     """The predicted step of one method. Times are in seconds."""
 
     name: str
@@ -45,17 +45,17 @@ def ethernet(hosts: int, ranks: int, rate: float) -> Cluster:
     return Cluster("Ethernet", (ranks,) * hosts, (hosts,), 12e9, shared, (wire,), cores, ())
 
 
-def predict(cluster: Cluster, nbytes: int, seconds: float, local_steps: int) -> list[Method]:
+def predict(cluster: Cluster, nbytes: int, seconds: float, local_steps: int) -> list[PredictedStep]:
     """Predict a step with gradients of `nbytes` in f32 and `seconds` of computation.
 
     Gradients are reduced bucket by bucket during the backward pass. Raises SimulationError.
     """
 
-    def of(name: str, reduce: Callable[[int], tuple[float, float]]) -> Method:
+    def of(name: str, reduce: Callable[[int], tuple[float, float]]) -> PredictedStep:
         step = model.step(lambda size: reduce(size)[0])
         each = [reduce(bucket.bytes) for bucket in model.buckets]
         communication, sent = sum(time for time, _ in each), sum(sent for _, sent in each)
-        return Method(name, step, communication, sent, seconds / step)
+        return PredictedStep(name, step, communication, sent, seconds / step)
 
     def ask(size: int, wire: str = "f32", operation: str = "allreduce") -> tuple[float, float]:
         found = simulate(cluster, operation, max(size, 4), wire=wire)
@@ -72,7 +72,7 @@ def predict(cluster: Cluster, nbytes: int, seconds: float, local_steps: int) -> 
     communication = whole / local_steps
     step = seconds + communication
     name = f"rounds of {local_steps} steps"
-    found.append(Method(name, step, communication, sent / local_steps, seconds / step))
+    found.append(PredictedStep(name, step, communication, sent / local_steps, seconds / step))
     return found
 
 
@@ -83,7 +83,7 @@ def _model(nbytes: int, seconds: float) -> Model:
     return Model("", 1, seconds, buckets, ())
 
 
-def verdict(found: Sequence[Method]) -> str:
+def verdict(found: Sequence[PredictedStep]) -> str:
     """Say which method is the fastest, or that none pays."""
     plain = found[0]
     best = min(found, key=lambda method: method.step)
@@ -94,7 +94,7 @@ def verdict(found: Sequence[Method]) -> str:
     return f"Use {best.name}: {plain.step / best.step:.2f} times as fast as f32."
 
 
-def as_table(cluster: Cluster, nbytes: int, seconds: float, found: Sequence[Method]) -> str:
+def as_table(cluster: Cluster, nbytes: int, seconds: float, found: Sequence[PredictedStep]) -> str:
     """Return the predictions as a text table, with the verdict."""
     rows = [["method", "step", "x f32", "efficiency", "communication", "sent by a host"]]
     for m in found:
@@ -117,7 +117,7 @@ def as_table(cluster: Cluster, nbytes: int, seconds: float, found: Sequence[Meth
     )
 
 
-def as_json(nbytes: int, seconds: float, found: Sequence[Method]) -> str:
+def as_json(nbytes: int, seconds: float, found: Sequence[PredictedStep]) -> str:
     """Return the predictions as JSON, in seconds and bytes."""
     methods = [asdict(method) for method in found]
     return json.dumps({"bytes": nbytes, "computation": seconds, "methods": methods}, indent=1)
