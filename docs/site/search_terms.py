@@ -12,6 +12,7 @@ TERMS = {
     "scheduler": ["queue", "priority", "multi-tenant"],
     "elastic/tutorial": ["notebook", "Jupyter", "fault tolerance", "spot instances", "preemption"],
     "elastic/guide": ["checkpoint", "resume"],
+    "elastic/rounds": ["DiLoCo", "local SGD", "federated averaging", "slow network"],
     "debugging": ["hang", "deadlock", "stuck", "straggler", "profiler", "Perfetto", "wrong loss"],
     "faster": ["tuning", "slow", "bucket_cap_mb", "gradient accumulation", "speed up", "bandwidth"],
     "wire": ["compression", "quantization", "fp16_compress_hook", "int8", "bf16"],
