@@ -20,7 +20,14 @@ from ddl_elastic.coordinator.progress import Progress
 from ddl_elastic.coordinator.worker_registry import Size
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.frameworks.protocol import Framework, State, digest, find_adapter, loaded_adapters
+from ddl_elastic.frameworks.protocol import (
+    Framework,
+    LocalFramework,
+    State,
+    digest,
+    find_adapter,
+    loaded_adapters,
+)
 from ddl_elastic.shares.assign import legal_sizes
 from ddl_elastic.shares.loading import Collate, Dataset, SampleStream, count_samples, count_steps
 from ddl_elastic.shares.sampler import Sampler, model_seed
@@ -28,7 +35,7 @@ from ddl_elastic.step.membership import leave_when_asked
 from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining, trainer
-from ddl_elastic.worker.loop import WATCHDOG, Loop
+from ddl_elastic.worker.loop import WATCHDOG
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,9 @@ class Job:
     steps      the number of steps, instead of passes; required for a stream
     seed       the seed of the initial model, the samples' order, and all other random numbers
     threads    the number of threads of the framework in each worker
+    local_steps  train in rounds of this many local steps of each logical worker, see
+               ddl_torch.elastic.Job.rounds; `steps`, `every` and `schedule` then count rounds
+    outer, moments  for rounds, see there; `outer` is a function of the model's parameters
     buffers    how shares update the model's buffers, such as batch norm's statistics: "average"
                averages the changes by all shares, "first" keeps those of logical worker 0's share
 
@@ -98,6 +108,9 @@ class Job:
         loader_workers: int = 0,
         passes: int | None = None,
         steps: int | None = None,
+        local_steps: int | None = None,
+        outer: Callable[..., Any] | None = None,
+        moments: str = "averaged",
         seed: int = 0,
         threads: int = 1,
         buffers: str = "average",
@@ -112,13 +125,13 @@ class Job:
         trace: str | None = None,
     ) -> None:
         self._constants = Constants(batch, logical, seed, threads)
-        self._steps = count_steps(Sampler(count_samples(data), batch, logical, seed), passes, steps)
-        self._reading: dict[str, Any] = {
-            "data": data,
-            "steps": self._steps,
-            "loader_workers": loader_workers,
-            "collate": collate,
-        }
+        sampler = Sampler(count_samples(data), batch * (local_steps or 1), logical, seed)
+        self._steps = count_steps(sampler, passes, steps)
+        self._reading: dict[str, Any] = {"data": data, "loader_workers": loader_workers}
+        self._reading |= {"collate": collate, "steps": self._steps}
+        self._local_steps, self._outer, self._moments = local_steps, outer, moments
+        if local_steps is not None:
+            self._reading["local_steps"] = local_steps
         places = environment.cores() // threads
         least, most = parse_workers(workers)
         target = choose_workers(workers, logical, places)
@@ -181,7 +194,7 @@ class Job:
     def _take_part(self) -> Any:
         framework = self._make()
         joined, began = joining.join(), time.monotonic()
-        loop = Loop(framework, **joined, **self._options)
+        loop = trainer.make_loop(framework, self._reading, **joined, **self._options)
         trainer.train(loop, self._reading)
         self._is_writer = loop.is_writer
         self._part = {
@@ -226,7 +239,13 @@ class Job:
         for adapter in loaded_adapters():
             adapter.pin(self._constants.threads)
             adapter.seed(model_seed(self._constants.seed))
-        return self._make_framework()
+        framework = self._make_framework()
+        if self._local_steps is not None:
+            if not isinstance(framework, LocalFramework):
+                raise TypeError("local_steps is supported for PyTorch models only")
+            outer = self._outer(framework.model.parameters()) if self._outer else None
+            framework.set_outer(outer, self._moments)
+        return framework
 
     def _make_framework(self) -> Framework:
         model = self._model()

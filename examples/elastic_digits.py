@@ -3,6 +3,7 @@
 
     python examples/elastic_digits.py                        as many workers as are useful here
     python examples/elastic_digits.py --workers 4 --kill 2   two of four are killed meanwhile
+    python examples/elastic_digits.py --local-steps 4        in rounds, for slow networks
 
 The network has batch norm and dropout, and images are shifted at random. No part of the program
 depends on the number of workers. The hash of the final state is the same for any number of workers
@@ -57,6 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small network to read digits.")
     parser.add_argument("--workers", default="1:16", help='a number, or "min:max"')
     parser.add_argument("--passes", type=int, default=4)
+    parser.add_argument("--local-steps", type=int, metavar="H", help="train in rounds of H steps")
     parser.add_argument("--kill", type=int, default=0, metavar="N", help="kill N workers meanwhile")
     arguments = parser.parse_args()
 
@@ -72,6 +74,7 @@ def main() -> None:
         logical=16,
         workers=arguments.workers,
         passes=arguments.passes,
+        local_steps=arguments.local_steps,
         seed=7,
     )
     model = job.train(Killer(arguments.kill)).eval()

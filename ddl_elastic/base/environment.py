@@ -210,7 +210,8 @@ def refuse_wire() -> None:
     if wire not in ("", "f32"):
         raise ValueError(
             f"DDL_WIRE is {wire}, but an elastic job adds gradients without rounding them for the"
-            " wire, so that its bits do not depend on the number of workers; unset DDL_WIRE"
+            " wire, so that its bits do not depend on the number of workers. Unset DDL_WIRE; on a"
+            " slow network, use job.rounds, which adds only once in many steps"
         )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy.typing as npt
 
@@ -186,6 +186,35 @@ class Framework(Summed, Protocol):
 
     def load(self, state: State) -> None:
         """Set the model and optimizer to a state. Raises ValueError if it does not fit them."""
+
+
+@runtime_checkable
+class LocalFramework(Framework, Protocol):
+    """A framework whose shares may be runs of local steps, see ddl_elastic.worker.rounds."""
+
+    def set_outer(self, outer: Any, moments: Any) -> None:
+        """Set the outer optimizer of the next rounds, and with which moments shares start. None
+        keeps the outer optimizer, or makes the default one."""
+
+    def set_local(self, is_local: bool) -> None:
+        """Set whether the next shares are runs of local steps."""
+
+    def begin_local(self) -> None:
+        """Start the local steps of the share that `begin` has started. The next calls of `begin`
+        and `step_outer` restore all that they change."""
+
+    def backward_local(self, loss: Any, weight: Any = 1.0) -> None:
+        """Compute the gradients of one local step, whose loss is loss / weight."""
+
+    def run_local(self, batch: Any) -> None:
+        """Take a local step in a job without a custom loop."""
+
+    def end_local(self) -> Share:
+        """Return a share whose gradients are the parameters before the local steps minus the
+        parameters after them."""
+
+    def step_outer(self) -> None:
+        """Step the outer optimizer with the gradients that `apply` has set."""
 
 
 class AdapterModule(Protocol):

@@ -69,13 +69,18 @@ def count_samples(data: Any) -> int | None:
     )
 
 
-def count_steps(sampler: Sampler, passes: int | None, steps: int | None) -> int:
-    """Return the number of steps of a job, from passes (default: 1) or steps. Raises ValueError."""
+def count_steps(
+    sampler: Sampler, passes: int | None, steps: int | None, what: str = "steps"
+) -> int:
+    """Return the number of steps of a job, from passes (default: 1) or steps. Raises ValueError.
+
+    what  the name of the argument `steps` in messages
+    """
     if passes is not None and steps is not None:
-        raise ValueError(f"passes is {passes} and steps is {steps}; give one of them")
+        raise ValueError(f"passes is {passes} and {what} is {steps}; give one of them")
     if steps is None and sampler.samples is None:
-        raise ValueError("data is a stream, which has no passes: give steps=")
-    for name, number in (("passes", passes), ("steps", steps)):
+        raise ValueError(f"data is a stream, which has no passes: give {what}=")
+    for name, number in (("passes", passes), (what, steps)):
         if number is not None and number < 0:
             raise ValueError(f"{name} is {number}; must be at least 0")
     return sampler.steps(1 if passes is None else passes) if steps is None else steps

@@ -40,8 +40,9 @@ class Sampler:
     batch       samples of a step, of all logical workers together: a multiple of `workers`
     workers     the number of logical workers
     seed        the job's seed, -2**63 to 2**63 - 1
-    first_step  the step in which the data set's first pass begins; a stream begins with step 0
+    first_step  the step in which the first pass of the data set begins, or this part of a stream
     first_pass  the number of that pass
+    position    of a stream in that step
 
     Raises ValueError for invalid numbers.
     """
@@ -52,6 +53,7 @@ class Sampler:
     seed: int
     first_step: int = 0
     first_pass: int = 0
+    position: int = 0
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.samples < 1:
@@ -67,10 +69,10 @@ class Sampler:
     def share(self, step: int, worker: int) -> SampleShare:
         """Return the samples that logical worker `worker` computes in `step`."""
         size = self.batch // self.workers
-        if self.samples is None:
-            first = step * self.batch + worker * size
-            return SampleShare(np.zeros(size, np.int64), np.arange(first, first + size))
         first = (step - self.first_step) * self.batch + worker * size
+        if self.samples is None:
+            first += self.position
+            return SampleShare(np.zeros(size, np.int64), np.arange(first, first + size))
         if size > _BLOCK:
             return SampleShare(*self._span(first, size))
         block, begin = divmod(first, _BLOCK)

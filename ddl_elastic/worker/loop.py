@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,8 @@ class Loop:
         self._arrival: Arrival | None = None  # until the received state is loaded
         self._past = EvaluationHistory()
         self._policy, self._beside = policy, beside
-        self._constants = {"batch": batch, "logical": logical, "seed": seed}
+        self._constants: dict[str, int | None] = {"batch": batch, "logical": logical, "seed": seed}
+        self._constants["local_steps"] = None  # of each round
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
         # The number of the next operation of all ranks. Training steps, evaluations and the
@@ -153,7 +155,7 @@ class Loop:
         self._number = 0 if comm.size == 1 and not membership else -1
         self._next = 0  # next training step
         self._planned = 0  # training steps of all calls of `steps`
-        self._passes = 0  # passes of the earlier calls of `steps`
+        self._passes = self._position = 0  # passes and samples of the earlier calls of `steps`
         self._call = -1  # number of the current call of `steps`
         self._stops = self._first_left = False
         self._numbers: dict[str, int | str | None] = {}  # settings that must be equal on all ranks
@@ -178,16 +180,29 @@ class Loop:
         loader_workers  processes that read ahead for each rank; they do not change the result
         collate         makes a batch from a share's samples; None means the framework's function
         """
-        sampler = Sampler(
-            count_samples(data), self.batch, self.logical, self.seed, self._planned, self._passes
-        )
+        sampler = self._sample(data)
         number = count_steps(sampler, passes, steps)
+        source = _Source(data, sampler, self._owned, loader_workers, collate)
+        return self._start(source, number, ElasticStep, sys._getframe(1))
+
+    def _sample(self, data: Dataset | SampleStream, local_steps: int = 1) -> Sampler:
+        """Return the sampler of the next call. With several local steps, each of them counts as a
+        share."""
+        batch, shares = self.batch * local_steps, self.logical * local_steps
+        begin = self._planned, self._passes, self._position
+        return Sampler(count_samples(data), batch, shares, self.seed, *begin)
+
+    def _start(
+        self, source: _Source, number: int, make_step: MakeStep, frame: FrameType
+    ) -> Iterator[Any]:
+        """Begin a call of `steps` with this number of steps. `frame` is the program's."""
+        data, sampler, collate = source.data, source.sampler, source.collate
         if not self._numbers:  # this is the first call
             counts = {"len(data)": sampler.samples, "steps": number}
             self._numbers = {**counts, **self._constants, **self._audits}
-        framework = self.framework
+        framework, loader_workers = self.framework, source.loader_workers
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
-        self.checks.begin(data, collate, sys._getframe(1))
+        self.checks.begin(data, collate, frame)
         if self.recorder:
             self.recorder.look_at(self.checks.roots)
             loader_workers = 0  # keep the data set in this process
@@ -199,28 +214,26 @@ class Loop:
 
         def load(steps: range) -> Loader:
             member = self.group.member
-            return Loader(framework, reader, self._owned, steps, loader_workers, member)
+            return Loader(framework, reader, source.owned, steps, loader_workers, member)
 
         self._passes += sampler.passes(number)
-        return self._run(load, begin, span)
+        self._position += number * sampler.batch
+        return self._run(_Call(begin, span, sampler.batch, load, make_step))
 
-    def _run(
-        self, load: Callable[[range], Loader], begin: int, span: range
-    ) -> Iterator[ElasticStep]:
+    def _run(self, call: _Call) -> Iterator[ElasticStep]:
         self._call += 1
         try:
-            yield from self._run_call(load, begin, span)
+            yield from self._run_call(call)
         finally:
             self.checks.end()
         # Seed the generators, so that the program's random numbers before the next call are the
         # same on all ranks, including those that have skipped this call.
-        self.framework.seed(share_seed(self.seed, span.stop, self.logical + 1))
+        self.framework.seed(share_seed(self.seed, call.span.stop, self.logical + 1))
         if self.recorder and self._next >= self.recorder.steps:
             raise SystemExit(0)
 
-    def _run_call(
-        self, load: Callable[[range], Loader], begin: int, span: range
-    ) -> Iterator[ElasticStep]:
+    def _run_call(self, call: _Call) -> Iterator[ElasticStep]:
+        span, load = call.span, call.load
         loader, audit = load(span), self.group.audit
         if audit and self._call == 0 and not self.is_new:
             audit.start = self._next
@@ -228,13 +241,13 @@ class Loop:
             return
         if not self.is_new:
             watchdog = self.group.watch.watchdog.seconds
-            self.reporter.begin(span.stop, self.batch, self.logical, watchdog)
+            self.reporter.begin(span.stop, call.batch, self.logical, watchdog)
         self._past.enter(self._next if self._call == 0 else None)
         try:
             while self._next < span.stop:
                 if not self._observer:  # an observed step takes as long as the other ranks' steps
                     self.group.watch.watchdog.begin_step()
-                step = ElasticStep(self, self._next, loader, span.stop)
+                step = call.make_step(self, self._next, loader, span.stop)
                 yield step
                 if not step.is_agreed:
                     raise RuntimeError(
@@ -248,7 +261,7 @@ class Loop:
                 self.reporter.recovered(step.recovery, step.number)
                 self.reporter.committed(step.number, self.framework.loss, self.group.comm.size)
                 if audit and audit.first is not None:
-                    if self._settle(audit, begin):
+                    if self._settle(audit, call.begin):
                         loader.close()
                         loader = load(range(self._next, span.stop))
                 elif self._writers:
@@ -601,6 +614,38 @@ class Loop:
         return owned.union(worker for worker, rank in audits if rank == own)
 
 
+MakeStep = Callable[[Loop, int, Loader, int], "ElasticStep"]  # see ElasticStep
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The samples of a call of `steps`, and how they are read. See Loop.steps and Loader."""
+
+    data: Dataset | SampleStream
+    sampler: Sampler
+    owned: Callable[[int], Collection[int]]
+    loader_workers: int
+    collate: Collate | None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of `steps`.
+
+    begin      its first step
+    span       its remaining steps, if the job resumes in it
+    batch      the number of samples in a step
+    load       returns the loader of these steps
+    make_step  see ElasticStep
+    """
+
+    begin: int
+    span: range
+    batch: int
+    load: Callable[[range], Loader]
+    make_step: MakeStep
+
+
 class ElasticStep:
     """One step of a loop. Iterating over it yields the batches of this process's shares."""
 
@@ -650,7 +695,7 @@ class ElasticStep:
                 self._step.record_state(self._digest_state())
             for worker in self._step.shares():
                 began = time.monotonic()
-                yield from self._share(worker, partial(self._loader.take, self.number, worker))
+                yield from self._share(worker, partial(self._loader.take, self.number))
                 if self._step.is_audit:
                     loop.reporter.audited()
                 else:
@@ -659,18 +704,21 @@ class ElasticStep:
             loop.group.saver.wait_for_copy()
         # Make the random numbers of an optimizer or a schedule the same on all ranks.
         framework.seed(share_seed(loop.seed, self.number, loop.logical))
-        framework.apply()
+        self._apply()
         loop.advance(self._step, trained=True)
         self.is_agreed = True
+
+    def _apply(self) -> None:
+        self._loop.framework.apply()
 
     def _reference(self) -> Iterator[Any]:
         """Yield the reference batch for the admission twice. Both shares have the same bits unless
         the program keeps state from the first computation."""
         loop = self._loop
-        yield from self._share(0, lambda: self._loader.read(0, 0))
+        yield from self._share(0, partial(self._loader.read, 0))
         first, marks = self._digest(), loop.checks.marks()
         loop.framework.free(self._computed or [])
-        yield from self._share(0, lambda: self._loader.read(0, 0))
+        yield from self._share(0, partial(self._loader.read, 0))
         if self._digest() != first:
             loop.checks.differs(marks)
 
@@ -695,7 +743,7 @@ class ElasticStep:
         framework = self._loop.framework
         for array in framework.result():
             array.fill(1)
-        framework.apply()
+        self._apply()
         self.is_agreed = True
 
     def _begin(self) -> None:
@@ -706,13 +754,14 @@ class ElasticStep:
             self.number = loop.position["next"]
             self._loader.seek(self.number)
 
-    def _share(self, worker: int, read: Callable[[], Any]) -> Iterator[Any]:
-        """Yield the batch of a worker's share. Raises RuntimeError if it was not computed."""
+    def _share(self, worker: int, read: Callable[[int], Any]) -> Iterator[Any]:
+        """Yield the batch of a worker's share, which `read` returns. Raises RuntimeError if it was
+        not computed."""
         loop, framework = self._loop, self._loop.framework
         recorder = loop.recorder if self._step else None
         if recorder:
             recorder.begin_share(self.number, worker)
-        batch = read()
+        batch = read(worker)
         if recorder:
             recorder.read(batch)
         framework.seed(share_seed(loop.seed, self.number, worker))

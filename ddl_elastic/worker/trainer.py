@@ -16,6 +16,7 @@ from ddl_elastic.frameworks.protocol import Framework
 from ddl_elastic.worker.joining import connect
 from ddl_elastic.worker.loop import Loop
 from ddl_elastic.worker.reporter import Reporter
+from ddl_elastic.worker.rounds import RoundsLoop
 
 CHUNK = 1 << 19  # bytes of a tensor in one message
 
@@ -32,18 +33,19 @@ def work(
     """Run a worker from start to end. Report errors of the program to the coordinator.
 
     options  the keyword arguments for Loop
-    data     the keyword arguments for Loop.steps
+    data     the keyword arguments for `train`
     """
     environment.collect_traces(traces)
     try:
         framework = make()
         inbox = Inbox(channel)
-        loop = Loop(
+        loop = make_loop(
             framework,
+            data,
             **connect(inbox, spec.member, secret),
             **options,
             reporter=Reporter(channel, traces),
-            beside=True,
+            beside="local_steps" not in data,  # which change the parameters
         )
         train(loop, data)
         while not isinstance(message := inbox.receive(), protocol.ExitWorker):
@@ -56,8 +58,21 @@ def work(
         raise SystemExit(1) from None
 
 
+def make_loop(framework: Framework, data: dict[str, Any], **options: Any) -> Loop:
+    """Return a loop for `train` with the same `data`."""
+    return (RoundsLoop if "local_steps" in data else Loop)(framework, **options)
+
+
 def train(loop: Loop, data: dict[str, Any]) -> None:
-    """Train all steps of a job without a custom loop. `data` are arguments for Loop.steps."""
+    """Train all steps or rounds of a job without a custom loop. `data` are arguments for Loop.steps
+    or, with `local_steps`, for RoundsLoop.start_rounds."""
+    if isinstance(loop, RoundsLoop):
+        for round in loop.start_rounds(**data):
+            for batches in round:
+                for batch in batches:
+                    round.run(batch)
+        loop.close()
+        return
     for step in loop.steps(**data):
         for batch in step:
             step.run(batch)

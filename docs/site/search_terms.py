@@ -13,6 +13,7 @@ TERMS = {
     "elastic/tutorial": ["fault tolerance", "spot instances", "preemption"],
     "elastic/notebook": ["notebook", "Jupyter", "Colab", "IPython"],
     "elastic/guide": ["checkpoint", "resume"],
+    "elastic/rounds": ["DiLoCo", "local SGD", "federated averaging", "slow network"],
     "debugging": ["hang", "deadlock", "stuck", "straggler", "profiler", "Perfetto", "wrong loss"],
     "faster": ["tuning", "slow", "bucket_cap_mb", "gradient accumulation", "speed up", "bandwidth"],
     "wire": ["compression", "quantization", "fp16_compress_hook", "int8", "bf16"],

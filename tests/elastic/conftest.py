@@ -25,11 +25,12 @@ from strikes import CODES
 LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py
 # The phases in which a rank's shares of the step are lost with it, and the other phases.
-LOSING = ("compute", "adopt", "backward", "reduce", "reform", "shrink")
-DEADLY = (*LOSING, "vote", "apply", "evaluate", "finish")
+LOSING = ("local", "compute", "adopt", "backward", "reduce", "reform", "shrink")
+DEADLY = (*LOSING, "vote", "outer", "apply", "evaluate", "finish")
 PROGRESS = 10.0  # seconds until the survivors have committed the next step, whatever happened
 CONSTANTS = (
     *("model", "batch", "logical", "passes", "steps", "optimizer", "loop", "buffers", "weighted"),
+    *("local_steps", "moments"),
 )
 
 
@@ -146,7 +147,8 @@ def check_progress(case: dict[str, Any], died: dict[int, int], logs: list[Any]) 
 def check_shares(case: dict[str, Any], lost: dict[int, int], logs: list[list[list[Any]]]) -> None:
     """Check that each share was computed once, from the right samples, and once more if its rank
     died before all had the result; and that each sample was used once in each pass."""
-    sampler = Sampler(SAMPLES, case["batch"], case["logical"], 5)
+    batch = case["batch"] * case.get("local_steps", 1)
+    sampler = Sampler(SAMPLES, batch, case["logical"], 5)
     steps = case["steps"] if "steps" in case else sampler.steps(case["passes"])
     kept: Counter[tuple[int, int]] = Counter()
     used: dict[tuple[int, int], list[int]] = {}
@@ -158,7 +160,7 @@ def check_shares(case: dict[str, Any], lost: dict[int, int], logs: list[list[lis
     assert len(used) == steps * case["logical"]
     order = [i for t in range(steps) for v in range(case["logical"]) for i in used[t, v]]
     if "steps" in case:
-        assert order == list(range(steps * case["batch"]))
+        assert order == list(range(steps * batch))
     for number in range(case.get("passes", 0)):
         assert sorted(order[number * SAMPLES : (number + 1) * SAMPLES]) == list(range(SAMPLES))
     for member, log in enumerate(logs):

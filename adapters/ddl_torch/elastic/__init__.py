@@ -10,38 +10,40 @@
         optimizer.step()
         schedule.step()
 
+or, on a slow network, in rounds of local steps:
+
+    for round in job.rounds(train_set, passes=10, local_steps=50):
+        for batches in round:                       # of each of this process's logical workers
+            for x, y in batches:
+                round.backward(loss_fn(model(x), y))
+                optimizer.step()
+
 docs/elastic/ explains the guarantees, and what a program must not do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import compress
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import ddl_core
-from ddl_elastic.frameworks import protocol
+from ddl_elastic.shares.loading import Collate, Dataset, SampleStream
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining
-from ddl_elastic.worker.loop import Loop
-from ddl_torch.elastic import environment, modules
-from ddl_torch.elastic import state as elastic_state
-from ddl_torch.elastic.buffers import ModelBuffers
-from ddl_torch.elastic.gradients import Gradients
-from ddl_torch.elastic.layout import ShareLayout
-from ddl_torch.elastic.loading import Loading
+from ddl_elastic.worker.rounds import ElasticRound, RoundsLoop
+from ddl_torch.elastic.adapter import BUCKET_BYTES, BuffersKind, TorchAdapter
 from ddl_torch.elastic.pins import pin, seed
-from ddl_torch.elastic.refusals import refuse
-from ddl_torch.elastic.shares import Share, Shares, add
+from ddl_torch.elastic.rounds import MomentsKind
 
-BuffersKind = Literal["average", "first"]
-BUCKET_BYTES = 25 << 20  # the default of DistributedDataParallel
+__all__ = ["Adapter", "Job", "TorchAdapter", "pin", "preload", "seed"]
+
+Adapter = TorchAdapter  # the name by which ddl_elastic finds it
 
 
-class Job(Loop):
+class Job(RoundsLoop):
     """An elastic job with its own training loop.
 
     batch, logical, seed   constants of the job; see docs/elastic/
@@ -87,6 +89,43 @@ class Job(Loop):
         joined = {"comm": comm} if comm else joining.join()
         constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
         super().__init__(adapter, **joined, **constants, strict=strict, **options)
+        self._adapter = adapter
+
+    def rounds(
+        self,
+        data: Dataset | SampleStream,
+        passes: int | None = None,
+        *,
+        local_steps: int,
+        rounds: int | None = None,
+        outer: torch.optim.Optimizer | None = None,
+        moments: MomentsKind = "averaged",
+        loader_workers: int = 0,
+        collate: Collate | None = None,
+    ) -> Iterator[ElasticRound]:
+        """Yield rounds of local steps (DiLoCo), for `passes` passes over the data (default: 1).
+
+        In each round, each logical worker takes `local_steps` steps from the common parameters, on
+        batches of batch / logical samples. The job's optimizer applies them. Then the outer
+        optimizer applies the average of all changes to the common parameters. The caller iterates
+        over each round and over its batches to their ends.
+
+        local_steps     a constant of the job
+        rounds          number of rounds, instead of passes; required for a stream
+        outer           the outer optimizer, whose state is part of the job's state. Its gradients
+                        are the parameters before the local steps minus the average after them.
+                        None: SGD with lr=0.7 and Nesterov momentum 0.9
+        moments         the state with which the job's optimizer starts a logical worker's steps.
+                        "averaged": the average over all logical workers at the end of the last
+                        round, which is part of the sum. "fresh": the state before the first round,
+                        usually none
+        loader_workers, collate  see steps
+
+        Raises ValueError.
+        """
+        self._adapter.set_outer(outer, moments)
+        options: dict[str, Any] = {"loader_workers": loader_workers, "collate": collate}
+        return self.start_rounds(data, passes, local_steps=local_steps, steps=rounds, **options)
 
 
 def preload() -> None:
@@ -95,150 +134,3 @@ def preload() -> None:
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     torch.optim.SGD([parameter]).step()
-
-
-class TorchAdapter(Loading):
-    """The PyTorch adapter; implements ddl_elastic.frameworks.protocol.Framework."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        loss: Callable[..., Tensor] | None = None,
-        schedule: Callable[..., Any] | None = None,
-        *,
-        buffers: BuffersKind = "average",
-        bucket_bytes: float = BUCKET_BYTES,
-        also: Mapping[str, Any] | None = None,
-    ) -> None:
-        if buffers not in ("average", "first"):
-            raise ValueError(f'buffers is {buffers!r}; must be "average" or "first"')
-        self.model, self.optimizer, self.loss_function = model, optimizer, loss
-        self._schedule = schedule(optimizer) if schedule else None
-        self._also = dict(also or {})
-        if self._schedule:
-            self._also["schedule"] = self._schedule
-        self.loss = float("nan")
-        refuse(model, optimizer)
-        self._takes_first, self._bucket_bytes = buffers == "first", bucket_bytes
-        self._changes = -1  # the value of modules.changes at the last look at the model
-        self._tensors: list[Tensor] = []  # the model's parameters, then its buffers, at that time
-        self._trained: list[bool] | None = None  # for each parameter: True if the arrays have it
-        self._gradients = Gradients([], bucket_bytes)
-        self._worker = 0  # the logical worker whose share is being computed
-        self._has_begun = False
-
-    def _look_up(self) -> None:
-        """Update the layout of the arrays. The program may freeze parameters between two steps."""
-        if self._changes != modules.changes:
-            self._changes = modules.changes
-            self._parameters = list(self.model.parameters())
-            tensors = [*self._parameters, *self.model.buffers()]
-            if [*map(id, tensors)] != [*map(id, self._tensors)]:
-                self._tensors, self._trained = tensors, None
-        trained = [each.requires_grad for each in self._parameters]
-        if trained != self._trained:
-            self._trained = trained
-            self._lay_out([*compress(self._parameters, trained)])
-
-    def _lay_out(self, trained: Sequence[nn.Parameter]) -> None:
-        self._gradients.close()
-        self._gradients = Gradients(trained, self._bucket_bytes)
-        self._buffers = ModelBuffers(self.model, self._takes_first)
-        gradients, buffers = self._gradients.buckets, self._buffers.kinds
-        self._layout = ShareLayout(gradients, buffers, self._buffers.op)
-        self._shares = Shares(self._layout)
-        self._result = self._shares.take_arrays()
-
-    # ---- a share ----
-
-    seed = staticmethod(seed)
-
-    def environment(self) -> dict[str, str]:
-        return environment.describe(self.model)
-
-    def begin(self, worker: int) -> None:
-        self._worker = worker
-        for parameter in self._parameters:
-            parameter.grad = None
-        self._buffers.begin()
-
-    def run(self, batch: Any, ready: protocol.Ready | None = None) -> Share:
-        assert self.loss_function
-        *inputs, target = batch
-        loss = self.loss_function(self.model(*inputs), target)
-        loss, weight = loss if isinstance(loss, tuple) else (loss, 1.0)
-        return self.backward(loss, ready, weight)
-
-    def backward(
-        self, loss: Tensor, ready: protocol.Ready | None = None, weight: float | Tensor = 1.0
-    ) -> Share:
-        share = self._gradients.compute(loss, self._shares, ready)
-        self._buffers.take(share, self._worker)
-        share.numbers[:2] = loss.item(), protocol.check_weight(float(weight))
-        return share
-
-    def tensors(self, share: Any) -> Iterator[tuple[str, protocol.Array]]:
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        for bucket, parts in zip(self._gradients.buckets, share.parts, strict=True):
-            for parameter, part in zip(bucket, parts, strict=True):
-                yield names[parameter], part.numpy()
-        for section in share.buffers:
-            yield f"buffers of {section.array.dtype}", section.array
-        yield "loss", share.numbers
-
-    def free(self, share: Any) -> None:
-        self._shares.free(share)
-
-    add = staticmethod(add)
-
-    # ---- the result ----
-
-    def result(self) -> protocol.Share:
-        if not self._has_begun:  # the program has created its schedules by now
-            elastic_state.check_schedule(self.optimizer, self._also.values())
-            self._has_begun = True
-        self._look_up()
-        return self._result
-
-    def ops(self) -> list[str]:
-        return self._layout.ops
-
-    def apply(self) -> None:
-        weight = protocol.check_total(float(self._result.numbers[1]))
-        self.loss = float(self._result.numbers[0]) / weight
-        self._gradients.apply(self._result, weight)
-        self._buffers.apply(self._result)
-
-    def update(self) -> None:
-        self.optimizer.step()
-        if self._schedule:
-            self._schedule.step()
-
-    # ---- for the search for hidden state, see ddl_elastic/hidden/ ----
-
-    def held(self) -> list[Any]:
-        """Return the parts of the job's state."""
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        return [*tensors, self.optimizer, *self._also.values()]
-
-    @property
-    def walked(self) -> list[Any]:
-        """The objects that may have a state besides the job's."""
-        return [self.model, self.loss_function] if self.loss_function else [self.model]
-
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the parameters."""
-        return [tuple(each.shape) for each in self.model.parameters()]
-
-    # ---- the state ----
-
-    def state(self) -> protocol.State:
-        return elastic_state.read(self.model, self.optimizer, self._also)
-
-    def load(self, state: protocol.State) -> None:
-        elastic_state.write(state, self.model, self.optimizer, self._also)
-        self._trained = None
-
-
-Adapter = TorchAdapter  # the name by which ddl_elastic finds it

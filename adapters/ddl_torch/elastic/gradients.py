@@ -21,10 +21,10 @@ class Gradients:
 
     def __init__(self, parameters: Sequence[nn.Parameter], bucket_bytes: float) -> None:
         self.buckets = list(_buckets(parameters, bucket_bytes))
-        self._parameters = [each for bucket in self.buckets for each in bucket]
+        self.parameters = [each for bucket in self.buckets for each in bucket]
         self._direct = all(each.dtype == wide(each) and each.is_cpu for each in parameters)
         self._bucket_of = {p: number for number, b in enumerate(self.buckets[:-1]) for p in b}
-        self._number = {p: number for number, p in enumerate(self._parameters, 2)}
+        self._number = {p: number for number, p in enumerate(self.parameters, 2)}
         self._hooks = [
             each.register_post_accumulate_grad_hook(self._accumulated) for each in self._bucket_of
         ]
@@ -51,7 +51,7 @@ class Gradients:
             self._ready = None
         while len(share.parts) < len(self.buckets):
             self._take()
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             parameter.grad = None  # changes that the program made to it would have no effect
         return share
 
@@ -96,8 +96,8 @@ class Gradients:
             for section in result.gradients:
                 section.whole /= weight
         if not self._direct:
-            parts = [part.to(each) for part, each in zip(parts, self._parameters, strict=True)]
-        for parameter, part, is_used in zip(self._parameters, parts, used, strict=True):
+            parts = [part.to(each) for part, each in zip(parts, self.parameters, strict=True)]
+        for parameter, part, is_used in zip(self.parameters, parts, used, strict=True):
             parameter.grad = part if is_used else None
 
 

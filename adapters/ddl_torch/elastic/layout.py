@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layout of a share's arrays: the part for each tensor. shares.py creates the arrays.
 
-Each bucket of gradients has an array. The next arrays are for buffers, one for each type, and for
-the numbers: the loss, its weight, and for each parameter 1 if it was used. Sections that can be
-added together with the last bucket are in its array, so most models have one or two arrays.
+Each bucket of gradients has an array. The next arrays are for buffers, one for each type, for the
+moments of rounds, and for the numbers: the loss, its weight, and for each parameter 1 if it was
+used. Sections that can be added together with the last bucket are in its array, so most models have
+one or two arrays.
 """
 
 from __future__ import annotations
@@ -35,24 +36,28 @@ class Section:
 
 
 class ShareLayout:
-    """The layout of shares with these buckets of parameters and these groups of buffers, each of
-    one type.
+    """The layout of shares with these buckets of parameters and these groups of buffers and of
+    moments, each of one type.
 
-    op   how the shares' buffers are combined; gradients and numbers are averaged
+    op   how the shares' buffers are combined; all else is averaged
     ops  how each array is combined: "average" or "sum"
     """
 
     def __init__(
-        self, buckets: Sequence[Sequence[Tensor]], buffers: Sequence[Sequence[Tensor]], op: str
+        self,
+        buckets: Sequence[Sequence[Tensor]],
+        buffers: Sequence[Sequence[Tensor]],
+        op: str,
+        moments: Sequence[Sequence[Tensor]] = (),
     ) -> None:
         kind = wide(buckets[-1][0]) if buckets else torch.float64
         numbers = torch.empty(2 + sum(map(len, buckets)), dtype=kind)
-        self.sections = [*buckets, *buffers, [numbers]]
-        self.buckets = len(buckets)
+        self.sections = [*buckets, *buffers, *moments, [numbers]]
+        self.buckets, self.buffers = len(buckets), len(buffers)
         self.arrays: list[list[int]] = [[number] for number in range(len(buckets))]
         self.ops = ["average"] * len(buckets)
         for number, section in enumerate(self.sections[len(buckets) :], len(buckets)):
-            own = op if section[0] is not numbers else "average"
+            own = op if number < self.buckets + self.buffers else "average"
             for array in range(max(0, len(buckets) - 1), len(self.arrays)):
                 like = self.sections[self.arrays[array][0]][0]
                 if self.ops[array] == own and wide(like) == wide(section[0]):

@@ -43,7 +43,7 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         raise TypeError(
             "optimizer is a DistributedOptimizer: an elastic job adds the gradients itself, without"
             " compression, so that its bits do not depend on the number of workers. Pass the"
-            " optimizer inside it"
+            " optimizer inside it; on a slow network, use job.rounds"
         )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError(

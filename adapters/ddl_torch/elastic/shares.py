@@ -42,7 +42,8 @@ class ShareArrays(list[Array]):
             self.others.append(self[-1][counts[0] if numbers[0] < layout.buckets else 0 :])
         ordered = [found[number] for number in sorted(found)]
         self.gradients = ordered[: layout.buckets]
-        self.buffers = ordered[layout.buckets : -1]
+        moments = layout.buckets + layout.buffers
+        self.buffers, self.moments = ordered[layout.buckets : moments], ordered[moments:-1]
         self.numbers = ordered[-1].array
         self.parts = [each.parts for each in self.gradients]  # by bucket
 
@@ -56,6 +57,7 @@ class Share(Sequence[Array]):
     def __init__(self, shares: Shares) -> None:
         self._shares, self._own = shares, ShareArrays(shares.layout, has_gradients=False)
         self.numbers, self.buffers = self._own.numbers, self._own.buffers
+        self.moments = self._own.moments
         self.parts: list[list[Tensor]] = []
         self._arrays: ShareArrays | None = None
         self._made = 0  # number of arrays that are filled

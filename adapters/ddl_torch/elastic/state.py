@@ -5,6 +5,7 @@ model.NAME         a parameter or a buffer in the model's state_dict
 buffer.NAME        a buffer with persistent=False, which the state_dict lacks
 slot.NUMBER.NAME   the optimizer's state of a parameter
 group.NUMBER.NAME  a setting of one of the optimizer's groups
+outer.KIND...      slots and groups of the outer optimizer, in jobs with rounds
 also.NAME.KEY      an entry in the state_dict of an object in `also`
 mode.KIND          frozen parameters, modules in evaluation mode, and the parameters of each
                    group. Not part of the digest: see ddl_elastic.frameworks.protocol.MODE
@@ -22,24 +23,29 @@ from torch import Tensor, nn
 from ddl_elastic.frameworks.protocol import MODE, State, is_mode
 from ddl_torch.elastic.tensors import pack, unpack
 
+_OUTER = "outer."
 
-def read(model: nn.Module, optimizer: torch.optim.Optimizer, also: Mapping[str, Any]) -> State:
+
+def read(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    also: Mapping[str, Any],
+    outer: torch.optim.Optimizer | None = None,
+) -> State:
     """Return the state; see ddl_elastic.frameworks.protocol.Framework.state."""
-    return {name: pack(name, value) for name, value in _named(model, optimizer, also)}
+    state = {name: pack(name, value) for name, value in _named(model, optimizer, also)}
+    if outer:
+        state |= {f"{_OUTER}{n}": pack(f"{_OUTER}{n}", value) for n, value in _optimizer(outer)}
+    return state
 
 
 def _named(
     model: nn.Module, optimizer: torch.optim.Optimizer, also: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    found = optimizer.state_dict()
-    slots, groups = found["state"], found["param_groups"]
     for name, value in model.state_dict(keep_vars=True).items():
         is_changed_by_shares = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
         yield f"model.{name}", value.clone() if is_changed_by_shares else value
-    for kind, parts in (("slot", slots.items()), ("group", enumerate(groups))):
-        for number, part in parts:
-            for name in (each for each in part if each != "params"):
-                yield f"{kind}.{number}.{name}", part[name]
+    yield from _optimizer(optimizer)
     for name, each in also.items():
         yield from ((f"also.{name}.{key}", value) for key, value in each.state_dict().items())
     for name, (module, key) in _volatile(model).items():
@@ -47,6 +53,17 @@ def _named(
     yield f"{MODE}frozen", [n for n, each in model.named_parameters() if not each.requires_grad]
     yield f"{MODE}evaluating", [n for n, each in model.named_modules() if not each.training]
     yield f"{MODE}groups", _group_names(model, optimizer)
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+    found = optimizer.state_dict()
+    for kind, parts in (
+        ("slot", found["state"].items()),
+        ("group", enumerate(found["param_groups"])),
+    ):
+        for number, part in parts:
+            for name in (each for each in part if each != "params"):
+                yield f"{kind}.{number}.{name}", part[name]
 
 
 def _volatile(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
@@ -92,19 +109,23 @@ def _has_schedule(found: Any, optimizer: torch.optim.Optimizer, depth: int = 2) 
 
 
 def write(
-    state: State, model: nn.Module, optimizer: torch.optim.Optimizer, also: Mapping[str, Any]
+    state: State,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    also: Mapping[str, Any],
+    outer: torch.optim.Optimizer | None = None,
 ) -> None:
     """Set the state. Entries that it lacks, such as slots that do not exist yet, are removed.
+    Without `outer`, its entries are ignored: they are loaded again when the program has made it.
     Raises ValueError if the state belongs to another model or optimizer."""
     modes = {key.removeprefix(MODE): unpack(key, state[key]) for key in state if is_mode(key)}
     _compare_groups(modes.get("groups"), _group_names(model, optimizer))
-    groups = [{"params": each["params"]} for each in optimizer.state_dict()["param_groups"]]
-    slots: dict[str, dict[int, dict[str, Any]]] = {"slot": {}, "group": dict(enumerate(groups))}
     others: dict[str, dict[str, Any]] = {
         "model": {},
         "buffer": {},
         **{f"also.{name}": {} for name in also},
     }
+    optimizers: dict[str, dict[str, Any]] = {"": {}, _OUTER: {}}  # entries by prefix
     try:
         for key, packed in state.items():
             if is_mode(key):
@@ -112,21 +133,32 @@ def write(
             kind, rest = key.split(".", 1)
             if kind in others:
                 others[kind][rest] = unpack(key, packed)
-                continue
-            number, name = rest.split(".", 1)
-            if kind == "also":
-                others[f"{kind}.{number}"][name] = unpack(key, packed)
+            elif kind == "also":
+                name, rest = rest.split(".", 1)
+                others[f"{kind}.{name}"][rest] = unpack(key, packed)
             else:
-                slots[kind].setdefault(int(number), {})[name] = unpack(key, packed)
+                prefix = _OUTER if key.startswith(_OUTER) else ""
+                optimizers[prefix][key.removeprefix(prefix)] = unpack(key, packed)
         model.load_state_dict(others.pop("model"))
         _write_buffers(model, others.pop("buffer"))
-        optimizer.load_state_dict({"state": slots["slot"], "param_groups": groups})
-        _keep_types(optimizer, slots["slot"])
+        _write_optimizer(optimizer, optimizers[""])
+        if outer and optimizers[_OUTER]:
+            _write_optimizer(outer, optimizers[_OUTER])
         for name, each in also.items():
             each.load_state_dict(others[f"also.{name}"])
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"the state belongs to another model: {error}") from error
     _write_modes(model, modes)
+
+
+def _write_optimizer(optimizer: torch.optim.Optimizer, entries: Mapping[str, Any]) -> None:
+    groups = [{"params": each["params"]} for each in optimizer.state_dict()["param_groups"]]
+    parts: dict[str, dict[int, dict[str, Any]]] = {"slot": {}, "group": dict(enumerate(groups))}
+    for key, value in entries.items():
+        kind, number, name = key.split(".", 2)
+        parts[kind].setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": parts["slot"], "param_groups": groups})
+    _keep_types(optimizer, parts["slot"])
 
 
 def _compare_groups(found: list[list[str]] | None, own: list[list[str]]) -> None:

@@ -106,6 +106,8 @@ class Deaths:
     strikes.py, by default "kill".
 
     compute    after its first share of the step, which nobody else gets
+    local      in the last local step of its first share of a round
+    outer      in the step of the outer optimizer, which has changed the parameters
     adopt      after the first share that it has adopted
     backward   in the backward pass of its last share, between the first and the second ordered sum
     reduce     after that, between the first and the second ordered sum
@@ -217,7 +219,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         comm=comm,
         owners=OWNERS[case.get("owners", "even")],
         buffers=case.get("buffers", "average"),
-        bucket_bytes=case.get("bucket_bytes", elastic.BUCKET_BYTES),
+        bucket_bytes=case.get("bucket_bytes", elastic.adapter.BUCKET_BYTES),
         watchdog=case.get("watchdog", 0),
         checkpoint=str(path.with_suffix(".saved")) if "every" in case else None,
         every=case.get("every", 1),
@@ -226,6 +228,19 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
     deaths = Deaths(case, path, log)
     deaths.group = job.group
     reading = {name: case[name] for name in READING if name in case}
+    if "local_steps" in case:
+        train_rounds(case, job, loop, data, deaths, log, reading)
+    else:
+        train_steps(case, job, loop, data, deaths, log, reading)
+    state = digest(job.framework.state() | loop.state())
+    log("end", state, job.group.comm.size, job.is_writer)
+    job.close()
+
+
+def train_steps(
+    case: dict[str, Any], job: Any, loop: Loop, data: Any, deaths: Deaths, log: Any, reading: Any
+) -> None:
+    model = job.framework.model
     for step in job.steps(data, **reading):
         deaths.begin(step.number)
         for x, y, numbers in step:
@@ -250,9 +265,44 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
             log("recovery", vars(step.recovery))
         if step.number in case.get("evaluate", []):
             log("table", step.number, evaluate(job, step.number, deaths, log))
-    state = digest(job.framework.state() | loop.state())
-    log("end", state, job.group.comm.size, job.is_writer)
-    job.close()
+
+
+def train_rounds(
+    case: dict[str, Any], job: Any, loop: Loop, data: Any, deaths: Deaths, log: Any, reading: Any
+) -> None:
+    """Train in rounds, whose outer optimizer is the default one; the schedule's step follows."""
+    parameters = job.framework.model.parameters()
+    outer = torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
+    outer.register_step_post_hook(lambda *_: deaths.at("outer", round.number))
+    if "steps" in reading:
+        reading["rounds"] = reading.pop("steps")
+    local_steps = case["local_steps"]
+    more = {"moments": case["moments"]} if "moments" in case else {}
+    for round in job.rounds(data, local_steps=local_steps, outer=outer, **more, **reading):
+        deaths.begin(round.number)
+        for batches in round:
+            deaths.wait_for_adopter(round.number)
+            used = []
+            for x, y, numbers in batches:
+                used += numbers.tolist()
+                if len(used) == local_steps * len(numbers) and not job.awaits_admission:
+                    deaths.at("local", round.number)
+                round.backward(loop.loss(x, y))
+                job.framework.optimizer.step()
+            if job.awaits_admission:
+                continue
+            log("share", round.number, round.worker, used)
+            deaths.at("compute", round.number)
+            if round.recovery:
+                log("adopted", round.number)
+                deaths.at("adopt", round.number)
+        log("commit", round.number, job.loss, time.monotonic())
+        deaths.at("apply", round.number)
+        loop.schedule.step()
+        if round.recovery:
+            log("recovery", vars(round.recovery))
+        if round.number in case.get("evaluate", []):
+            log("table", round.number, evaluate(job, round.number, deaths, log))
 
 
 def evaluate(job: elastic.Job, step: int, deaths: Deaths, log: Any) -> list[list[float]]:

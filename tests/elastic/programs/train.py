@@ -96,6 +96,7 @@ def make_schedule(optimizer: torch.optim.Optimizer) -> Any:
 
 
 CHANGES = ("joined", "left", "died")
+OPTIONS = ("checkpoint", "every", "keep", "local_steps", "moments")  # of Job, that cases have
 JOINED = ("observing", "running", "done")  # states of workers
 
 
@@ -194,7 +195,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         seed=3,
         threads=case.get("threads", 1),
         watchdog=case.get("watchdog", 10.0),
-        **{name: case[name] for name in ("checkpoint", "every", "keep") if name in case},
+        **{name: case[name] for name in OPTIONS if name in case},
     )
     for each in case.get("always", []):
         Path(f"always {each}").touch()

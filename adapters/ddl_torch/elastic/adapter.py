@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch adapter of ddl_elastic: computes shares and applies their average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ddl_elastic.frameworks import protocol
+from ddl_torch.elastic import environment, modules
+from ddl_torch.elastic import state as elastic_state
+from ddl_torch.elastic.buffers import ModelBuffers
+from ddl_torch.elastic.gradients import Gradients
+from ddl_torch.elastic.layout import ShareLayout
+from ddl_torch.elastic.loading import Loading
+from ddl_torch.elastic.moments import Moments
+from ddl_torch.elastic.pins import seed
+from ddl_torch.elastic.refusals import refuse
+from ddl_torch.elastic.rounds import MomentsKind, Rounds
+from ddl_torch.elastic.shares import Share, Shares, add
+
+BuffersKind = Literal["average", "first"]
+BUCKET_BYTES = 25 << 20  # the default of DistributedDataParallel
+
+
+class TorchAdapter(Loading):
+    """The PyTorch adapter; implements ddl_elastic.frameworks.protocol.LocalFramework."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Callable[..., Tensor] | None = None,
+        schedule: Callable[..., Any] | None = None,
+        *,
+        buffers: BuffersKind = "average",
+        bucket_bytes: float = BUCKET_BYTES,
+        also: Mapping[str, Any] | None = None,
+    ) -> None:
+        if buffers not in ("average", "first"):
+            raise ValueError(f'buffers is {buffers!r}; must be "average" or "first"')
+        self.model, self.optimizer, self.loss_function = model, optimizer, loss
+        self._schedule = schedule(optimizer) if schedule else None
+        self._also = dict(also or {})
+        if self._schedule:
+            self._also["schedule"] = self._schedule
+        self.loss = float("nan")
+        refuse(model, optimizer)
+        self._takes_first, self._bucket_bytes = buffers == "first", bucket_bytes
+        self._changes = -1  # the value of modules.changes at the last look at the model
+        self._tensors: list[Tensor] = []  # the model's parameters, then its buffers, at that time
+        self._trained: list[bool] | None = None  # for each parameter: True if the arrays have it
+        self._gradients = Gradients([], bucket_bytes)
+        self._rounds: Rounds | None = None
+        self._moments: Moments | None = None  # None if they are not averaged
+        self._is_local = False  # shares are runs of local steps
+        self._worker = 0  # the logical worker whose share is being computed
+        self._has_begun = False
+
+    def _look_up(self) -> None:
+        """Update the layout of the arrays. The program may freeze parameters between two steps."""
+        if self._changes != modules.changes:
+            self._changes = modules.changes
+            self._parameters = list(self.model.parameters())
+            tensors = [*self._parameters, *self.model.buffers()]
+            if [*map(id, tensors)] != [*map(id, self._tensors)]:
+                self._tensors, self._trained = tensors, None
+        trained = [each.requires_grad for each in self._parameters]
+        if trained != self._trained:
+            self._trained = trained
+            self._lay_out([*compress(self._parameters, trained)])
+
+    def _lay_out(self, trained: Sequence[nn.Parameter]) -> None:
+        self._gradients.close()
+        self._gradients = Gradients(trained, self._bucket_bytes)
+        self._buffers = ModelBuffers(self.model, self._takes_first)
+        gradients, buffers = self._gradients.buckets, self._buffers.kinds
+        self._moments = self._rounds.make_moments() if self._rounds and self._is_local else None
+        moments = self._moments.kinds if self._moments else ()
+        self._layout = ShareLayout(gradients, buffers, self._buffers.op, moments)
+        self._shares = Shares(self._layout)
+        self._result = self._shares.take_arrays()
+
+    # ---- a share ----
+
+    seed = staticmethod(seed)
+
+    def environment(self) -> dict[str, str]:
+        return environment.describe(self.model)
+
+    def begin(self, worker: int) -> None:
+        self._worker = worker
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._buffers.begin()
+        if self._rounds:
+            self._rounds.restore()
+
+    def run(self, batch: Any, ready: protocol.Ready | None = None) -> Share:
+        loss, weight = self._compute_loss(batch)
+        return self.backward(loss, ready, weight)
+
+    def _compute_loss(self, batch: Any) -> tuple[Tensor, float | Tensor]:
+        assert self.loss_function
+        *inputs, target = batch
+        loss = self.loss_function(self.model(*inputs), target)
+        return loss if isinstance(loss, tuple) else (loss, 1.0)
+
+    def backward(
+        self, loss: Tensor, ready: protocol.Ready | None = None, weight: float | Tensor = 1.0
+    ) -> Share:
+        share = self._gradients.compute(loss, self._shares, ready)
+        self._buffers.take(share, self._worker)
+        share.numbers[:2] = loss.item(), protocol.check_weight(float(weight))
+        return share
+
+    def tensors(self, share: Any) -> Iterator[tuple[str, protocol.Array]]:
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for bucket, parts in zip(self._gradients.buckets, share.parts, strict=True):
+            for parameter, part in zip(bucket, parts, strict=True):
+                yield names[parameter], part.numpy()
+        for section in share.buffers:
+            yield f"buffers of {section.array.dtype}", section.array
+        for section in share.moments:
+            yield f"moments of {section.array.dtype}", section.array
+        yield "loss", share.numbers
+
+    def free(self, share: Any) -> None:
+        self._shares.free(share)
+
+    add = staticmethod(add)
+
+    # ---- a run of local steps ----
+
+    def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
+        if outer is None and self._rounds:
+            outer = self._rounds.outer
+        self._rounds = Rounds(self.model, self.optimizer, outer, moments, self._also)
+
+    def set_local(self, is_local: bool) -> None:
+        if is_local != self._is_local:
+            self._is_local, self._trained = is_local, None
+
+    def begin_local(self) -> None:
+        assert self._rounds
+        self._rounds.begin(self._gradients.parameters)
+
+    def backward_local(self, loss: Tensor, weight: float | Tensor = 1.0) -> None:
+        assert self._rounds
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._rounds.backward(loss / weight)
+
+    def run_local(self, batch: Any) -> None:
+        self.backward_local(*self._compute_loss(batch))
+        self.optimizer.step()
+
+    def end_local(self) -> Share:
+        assert self._rounds
+        share = self._shares.take()
+        share.numbers.fill(1)
+        share.numbers[0] = self._rounds.end()
+        share.parts = [
+            [self._rounds.difference(each) for each in bucket] for bucket in self._gradients.buckets
+        ]
+        self._buffers.take(share, self._worker)
+        if self._moments:
+            self._moments.take(share.moments)
+        return share
+
+    def step_outer(self) -> None:
+        assert self._rounds
+        self._rounds.step()
+        if self._moments:
+            self._moments.apply(self._result.moments)
+        for parameter in self._parameters:
+            parameter.grad = None
+        if self._schedule:
+            self._schedule.step()
+
+    # ---- the result ----
+
+    def result(self) -> protocol.Share:
+        if not self._has_begun:  # the program has created its schedules by now
+            elastic_state.check_schedule(self.optimizer, self._also.values())
+            self._has_begun = True
+        self._look_up()
+        return self._result
+
+    def ops(self) -> list[str]:
+        return self._layout.ops
+
+    def apply(self) -> None:
+        weight = protocol.check_total(float(self._result.numbers[1]))
+        self.loss = float(self._result.numbers[0]) / weight
+        self._gradients.apply(self._result, weight)
+        self._buffers.apply(self._result)
+
+    def update(self) -> None:
+        self.optimizer.step()
+        if self._schedule:
+            self._schedule.step()
+
+    # ---- for the search for hidden state, see ddl_elastic/hidden/ ----
+
+    def held(self) -> list[Any]:
+        """Return the parts of the job's state."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        optimizers = filter(None, [self.optimizer, self._outer])
+        return [*tensors, *optimizers, *self._also.values()]
+
+    @property
+    def walked(self) -> list[Any]:
+        """The objects that may have a state besides the job's."""
+        return [self.model, self.loss_function] if self.loss_function else [self.model]
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the parameters."""
+        return [tuple(each.shape) for each in self.model.parameters()]
+
+    # ---- the state ----
+
+    def state(self) -> protocol.State:
+        return elastic_state.read(self.model, self.optimizer, self._also, self._outer)
+
+    def load(self, state: protocol.State) -> None:
+        elastic_state.write(state, self.model, self.optimizer, self._also, self._outer)
+        self._trained = None
+        if self._rounds:
+            self._rounds.forget()
+
+    @property
+    def _outer(self) -> torch.optim.Optimizer | None:
+        return self._rounds.outer if self._rounds else None
