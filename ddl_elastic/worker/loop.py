@@ -132,6 +132,7 @@ class Loop:
         watch = Watch(Watchdog(watchdog), membership.request_quorum if membership else None)
         self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
+        self.group.shards = getattr(framework, "shards", None)
         rate, action = find_options(audit, audit_action)
         self.group.audit = Audit(
             *(rate, action, seed, self.reporter.found),
@@ -263,7 +264,7 @@ class Loop:
                 return
             self.arrive()
             self._end()
-            self.reporter.done(self._next, self.framework, self.group.comm)
+            self.reporter.done(self._next, self.framework.loss, self.group.comm, self.state)
         finally:
             self._past.leave()
             loader.close()
@@ -364,8 +365,19 @@ class Loop:
 
     def hash(self) -> str:
         """Return the SHA-256 of the current state: the model, the optimizer, and all else that
-        checkpoints contain. After the last step it is the digest that reports show."""
-        return digest(self.framework.state())
+        checkpoints contain. After the last step it is the digest that reports show. In a sharded
+        job all ranks call it, like `state`."""
+        return digest(self.state())
+
+    def state(self) -> State:
+        """Return the state by name. In a sharded job all ranks call this, between two steps. It
+        gathers the whole model and optimizer on each rank."""
+        shards = self.group.shards
+        if shards and shards.has_begun:
+            shards.exports = True
+            self._finish()
+            shards.exports = False
+        return self.framework.state()
 
     @property
     def is_writer(self) -> bool:

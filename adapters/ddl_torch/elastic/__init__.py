@@ -34,7 +34,7 @@ from ddl_torch.elastic.gradients import Gradients
 from ddl_torch.elastic.layout import ShareLayout
 from ddl_torch.elastic.loading import Loading
 from ddl_torch.elastic.pins import pin, seed
-from ddl_torch.elastic.refusals import refuse
+from ddl_torch.elastic.refusals import refuse, refuse_sharded_job
 from ddl_torch.elastic.shares import Share, Shares, add
 
 BuffersKind = Literal["average", "first"]
@@ -56,6 +56,7 @@ class Job(Loop):
     also                   other objects with a state that the loop changes, by name: schedules,
                            averaged models, gradient scalers; saved and sent to joining processes
     strict                 make hidden state an error, not a warning: docs/elastic/reference.md
+    shard                  True to shard the optimizer's state: docs/elastic/sharded.md
     checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job also resumes; steps
                            between two checkpoints; number of checkpoints to keep
     """
@@ -74,17 +75,21 @@ class Job(Loop):
         comm: ddl_core.Comm | None = None,
         also: Mapping[str, Any] | None = None,
         strict: bool = False,
+        shard: bool = False,
         checkpoint: str | None = None,
         every: int = 100,
         keep: int = 3,
         **options: Any,
     ) -> None:
         pin(threads)
-        adapter = TorchAdapter(
-            model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also
-        )
+        kind: type[TorchAdapter] = TorchAdapter
+        if shard:
+            from ddl_torch.elastic.sharded import ShardedAdapter as kind
+        adapter = kind(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
         options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
+        if shard:
+            refuse_sharded_job(joined, options)
         constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
         super().__init__(adapter, **joined, **constants, strict=strict, **options)
 
@@ -146,7 +151,7 @@ class TorchAdapter(Loading):
         self._gradients = Gradients(trained, self._bucket_bytes)
         self._buffers = ModelBuffers(self.model, self._takes_first)
         gradients, buffers = self._gradients.buckets, self._buffers.kinds
-        self._layout = ShareLayout(gradients, buffers, self._buffers.op)
+        self._layout = ShareLayout(gradients, buffers, self._buffers.op, hasattr(self, "shards"))
         self._shares = Shares(self._layout)
         self._result = self._shares.take_arrays()
 

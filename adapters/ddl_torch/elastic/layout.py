@@ -38,12 +38,17 @@ class ShareLayout:
     """The layout of shares with these buckets of parameters and these groups of buffers, each of
     one type.
 
-    op   how the shares' buffers are combined; gradients and numbers are averaged
-    ops  how each array is combined: "average" or "sum"
+    op     how the shares' buffers are combined; gradients and numbers are averaged
+    apart  True to keep the gradients in arrays of their own
+    ops    how each array is combined: "average" or "sum"
     """
 
     def __init__(
-        self, buckets: Sequence[Sequence[Tensor]], buffers: Sequence[Sequence[Tensor]], op: str
+        self,
+        buckets: Sequence[Sequence[Tensor]],
+        buffers: Sequence[Sequence[Tensor]],
+        op: str,
+        apart: bool = False,
     ) -> None:
         kind = wide(buckets[-1][0]) if buckets else torch.float64
         numbers = torch.empty(2 + sum(map(len, buckets)), dtype=kind)
@@ -53,7 +58,8 @@ class ShareLayout:
         self.ops = ["average"] * len(buckets)
         for number, section in enumerate(self.sections[len(buckets) :], len(buckets)):
             own = op if section[0] is not numbers else "average"
-            for array in range(max(0, len(buckets) - 1), len(self.arrays)):
+            first = len(buckets) if apart else max(0, len(buckets) - 1)
+            for array in range(first, len(self.arrays)):
                 like = self.sections[self.arrays[array][0]][0]
                 if self.ops[array] == own and wide(like) == wide(section[0]):
                     self.arrays[array].append(number)

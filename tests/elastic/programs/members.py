@@ -222,6 +222,8 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         checkpoint=str(path.with_suffix(".saved")) if "every" in case else None,
         every=case.get("every", 1),
         also={"schedule": loop.schedule},
+        shard=case.get("shard", False),
+        strict=case.get("strict", False),
     )
     deaths = Deaths(case, path, log)
     deaths.group = job.group
@@ -250,7 +252,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
             log("recovery", vars(step.recovery))
         if step.number in case.get("evaluate", []):
             log("table", step.number, evaluate(job, step.number, deaths, log))
-    state = digest(job.framework.state() | loop.state())
+    state = digest(job.state() | loop.state())
     log("end", state, job.group.comm.size, job.is_writer)
     job.close()
 

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shards of a job's state on one rank, and their exchange when the group changes.
+
+Each range of the state has two holders, see cut.py. Both receive the range's gradients before the
+vote, and both update it after the vote. The optimizer works elementwise, so the two copies have
+equal bits, although neither is sent. The other parameters of a rank are old after the update. The
+next operation gathers them.
+
+The first operation in a new comm moves the ranges to their new holders. A rank keeps the ranges
+that it held before until a barrier has shown that all ranks have received theirs. A holding has a
+generation. If a rank dies meanwhile, the survivors continue from the newest generation that all of
+them have: a rank has dropped the older one only if all have the newer one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_core import Comm, Work
+from ddl_elastic.frameworks.protocol import Array
+from ddl_elastic.sharded.cut import Move, TensorPiece, cut, held, pieces, plan_moves
+
+# For each tensor, as "array.tensor", its slots by name: {"dtype": name} for a slot with an element
+# for each element of the tensor, or any other dictionary for a slot that is not sharded.
+Table = dict[str, dict[str, dict[str, Any]]]
+Slots = dict[tuple[str, str], Array]  # by tensor and name
+Bytes = npt.NDArray[np.uint8]
+
+
+class ShardSet(Protocol):
+    """The shards of some pieces of tensors, with their slots of the optimizer."""
+
+    def table(self) -> Table:
+        """Return the slots."""
+
+    def slot(self, piece: TensorPiece, name: str) -> Array:
+        """Return the part of a sharded slot for a piece, which one of the shards contains."""
+
+
+class Sharded(Protocol):
+    """The part of a framework's adapter that shards the state."""
+
+    def lengths(self) -> Sequence[Sequence[int]]:
+        """Return the lengths of the tensors of each array."""
+
+    def values(self) -> Sequence[Array]:
+        """Return the parameters as arrays that share their memory."""
+
+    def make(self, found: Sequence[TensorPiece], table: Table) -> ShardSet:
+        """Return shards for these pieces, whose slots are empty memory."""
+
+    def install(self, shards: ShardSet) -> None:
+        """Let the optimizer update these shards from now on."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The shards that a rank holds.
+
+    members  the members between which the state was cut, or None if each rank holds everything
+    """
+
+    members: Sequence[int] | None
+    shards: ShardSet
+
+
+class Shards:
+    """The shards of this rank."""
+
+    def __init__(self, framework: Sharded) -> None:
+        self._framework = framework
+        self._holdings: dict[int, Holding] = {}  # by generation
+        self._comm: Comm | None = None  # the comm between whose ranks the state is cut
+        self._results: list[Array] = []  # by array: the result for the intervals that are held
+        self._bounds: list[list[int]] = []  # by array
+        self._lengths: Sequence[Sequence[int]] = []
+        self.is_stale = False  # True if the parameters that this rank does not hold are old
+        self.exports = False  # True to gather the slots, too, in the next operation
+        self._table: Table = {}  # of all tensors, if `_slots` is not None
+        self._slots: Slots | None = None  # the gathered slots
+
+    def reset(self, shards: ShardSet) -> None:
+        """Start from shards that contain the whole state, on all ranks."""
+        self._holdings, self._comm = {0: Holding(None, shards)}, None
+        self._lengths = self._framework.lengths()
+        self.is_stale = False
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the job has begun its first step."""
+        return bool(self._holdings)
+
+    def is_settled(self, comm: Comm) -> bool:
+        """Return True if the state is cut between the ranks of this comm."""
+        return self._comm is comm
+
+    def prepare(self, comm: Comm, members: Sequence[int]) -> None:
+        """Move the ranges to their holders if the comm is new, and gather the parameters. All ranks
+        call it before they compute. Raises StateLost on all ranks."""
+        if not self.has_begun:
+            return
+        if self._comm is not comm:
+            self._settle(comm, members)
+        if self.is_stale:
+            self._gather(comm)
+        if self.exports and self._slots is None:
+            self._export(comm)
+
+    # ---- a step ----
+
+    @property
+    def arrays(self) -> int:
+        """The number of arrays that are sharded."""
+        return len(self._lengths)
+
+    def target(self, number: int) -> tuple[Array, list[int]]:
+        """Return the memory for the sum of this rank's range of an array, and all ranks' counts."""
+        assert self._comm
+        bounds = self._bounds[number]
+        return self._own(number), [end - begin for begin, end in pairwise(bounds)]
+
+    def _own(self, number: int) -> Array:
+        assert self._comm
+        bounds, rank = self._bounds[number], self._comm.rank
+        second = bounds[rank] - bounds[rank - 1] if rank else 0
+        return self._results[number][second:][: bounds[rank + 1] - bounds[rank]]
+
+    def _second(self, number: int) -> Array:
+        assert self._comm
+        bounds, rank = self._bounds[number], self._comm.rank
+        own = bounds[1] if rank == 0 else 0
+        return self._results[number][own:][: bounds[rank] - bounds[rank - 1] if rank else None]
+
+    def spread(self) -> list[Work[Any]]:
+        """Start to send the sums of this rank's ranges to their second holders."""
+        comm, works = self._comm, list[Work[Any]]()
+        assert comm
+        if comm.size == 1:
+            return works
+        for number in range(self.arrays):
+            own, second = self._own(number), self._second(number)
+            if second.size:
+                works.append(comm.recv_async(second, (comm.rank - 1) % comm.size))
+            if own.size:
+                works.append(comm.send_async(own, (comm.rank + 1) % comm.size))
+        return works
+
+    def result(self, number: int) -> Array:
+        """Return the result of an array for the intervals that this rank holds, ascending."""
+        return self._results[number]
+
+    def updated(self) -> None:
+        """Record that the ranks update the parameters that they hold."""
+        self._slots = None
+        self.is_stale = self._comm is not None and self._comm.size > 2
+
+    def _gather(self, comm: Comm) -> None:
+        for values, bounds in zip(self._framework.values(), self._bounds, strict=True):
+            counts = [end - begin for begin, end in pairwise(bounds)]
+            comm.allgatherv(values, counts=counts)
+        self.is_stale = False
+
+    # ---- a new group ----
+
+    def _settle(self, comm: Comm, members: Sequence[int]) -> None:
+        self._slots = None
+        own = np.array([max(self._holdings), self.is_stale], np.int64)
+        found = np.empty((comm.size, 2), np.int64)
+        comm.allgather(own, found.reshape(-1))
+        source = int(found[:, 0].min())
+        self._holdings = {g: each for g, each in self._holdings.items() if g <= source}
+        holding = self._holdings[source]
+        moves = plan_moves(self._lengths, holding.members, members)
+        table = holding.shards.table()
+        if holding.members is not None:
+            table = exchange_tables(comm, table)
+        shards = self._framework.make(self._held(comm.rank, comm.size), table)
+        self._move(comm, moves, table, holding.shards, shards)
+        self._holdings[source + 1] = Holding([*members], shards)
+        comm.barrier()  # all ranks have received their ranges
+        self._holdings = {source + 1: self._holdings[source + 1]}
+        self._framework.install(shards)
+        self._bounds = [cut(each, comm.size) for each in self._lengths]
+        self._results = [
+            np.empty(sum(end - begin for begin, end in held(bounds, comm.rank)), values.dtype)
+            for bounds, values in zip(self._bounds, self._framework.values(), strict=True)
+        ]
+        self._comm, self.is_stale = comm, bool(found[:, 1].any())
+
+    def _held(self, rank: int, ranks: int) -> list[TensorPiece]:
+        return [
+            piece
+            for array, lengths in enumerate(self._lengths)
+            for interval in held(cut(lengths, ranks), rank)
+            for piece in pieces(array, lengths, interval)
+        ]
+
+    def _move(
+        self, comm: Comm, moves: Sequence[Move], table: Table, before: ShardSet, after: ShardSet
+    ) -> None:
+        sent: list[list[Bytes]] = [[] for _ in range(comm.size)]
+        received: list[list[Array]] = [[] for _ in range(comm.size)]
+        for source, target, piece in moves:
+            if comm.rank not in (source, target):
+                continue
+            names = sharded_names(table, piece)
+            if source == target:
+                for name in names:
+                    after.slot(piece, name)[:] = before.slot(piece, name)
+            elif source == comm.rank:
+                sent[target] += map(as_bytes, self._arrays(before, piece, names))
+            else:
+                received[source] += self._arrays(after, piece, names)
+        send = np.concatenate([np.empty(0, np.uint8), *(each for part in sent for each in part)])
+        counts = [sum(each.nbytes for each in part) for part in received]
+        recv = np.empty(sum(counts), np.uint8)
+        comm.alltoallv(
+            send,
+            recv,
+            send_counts=[sum(each.nbytes for each in part) for part in sent],
+            recv_counts=counts,
+        )
+        begin = 0
+        for each in (each for part in received for each in part):
+            as_bytes(each)[:] = recv[begin : begin + each.nbytes]
+            begin += each.nbytes
+
+    def _arrays(self, shards: ShardSet, piece: TensorPiece, names: Sequence[str]) -> list[Array]:
+        """Return the parameters and the slots of a piece."""
+        begin = sum(self._lengths[piece.array][: piece.tensor])
+        values = self._framework.values()[piece.array][begin:][piece.begin : piece.end]
+        return [values, *(shards.slot(piece, name) for name in names)]
+
+    # ---- the whole state ----
+
+    def owned(self) -> list[TensorPiece]:
+        """Return the pieces of this rank's own ranges."""
+        if self._comm is None:
+            return self._held(0, 1)
+        return [
+            piece
+            for array, (lengths, bounds) in enumerate(zip(self._lengths, self._bounds, strict=True))
+            for piece in pieces(
+                array, lengths, (bounds[self._comm.rank], bounds[self._comm.rank + 1])
+            )
+        ]
+
+    @property
+    def shards(self) -> ShardSet:
+        """The shards that this rank holds."""
+        return self._holdings[max(self._holdings)].shards
+
+    def whole(self) -> tuple[Table, Slots]:
+        """Return the slots of all tensors. Raises RuntimeError if this rank has not got them."""
+        holding = self._holdings[max(self._holdings)]
+        if holding.members is None:
+            shards, table = holding.shards, holding.shards.table()
+            return table, {
+                (f"{piece.array}.{piece.tensor}", name): shards.slot(piece, name)
+                for piece in self._held(0, 1)
+                for name in sharded_names(table, piece)
+            }
+        if self._slots is None:
+            raise RuntimeError("the state is sharded: call job.state() on all ranks")
+        return self._table, self._slots
+
+    def _export(self, comm: Comm) -> None:
+        """Gather the slots on all ranks."""
+        shards, found = self.shards, Slots()
+        self._table = exchange_tables(comm, shards.table())
+        own = {(piece.array, piece.tensor): piece for piece in self.owned()}
+        for array, lengths in enumerate(self._lengths):
+            starts = accumulate(lengths, initial=0)
+            for tensor, (begin, length) in enumerate(zip(starts, lengths, strict=False)):
+                bounds = [min(max(b - begin, 0), length) for b in self._bounds[array]]
+                counts = [last - first for first, last in pairwise(bounds)]
+                key = f"{array}.{tensor}"
+                for name in sharded_names(self._table, TensorPiece(array, tensor, 0, length)):
+                    whole = np.empty(length, self._table[key][name]["dtype"])
+                    if piece := own.get((array, tensor)):
+                        whole[piece.begin : piece.end] = shards.slot(piece, name)
+                    comm.allgatherv(whole, counts=counts)
+                    found[key, name] = whole
+        self._slots = found
+
+
+def sharded_names(table: Table, piece: TensorPiece) -> list[str]:
+    """Return the names of the sharded slots of the piece's tensor."""
+    found = table.get(f"{piece.array}.{piece.tensor}", {})
+    return sorted(name for name, each in found.items() if each.keys() == {"dtype"})
+
+
+def exchange_tables(comm: Comm, own: Table) -> Table:
+    """Return the tables of all ranks, merged."""
+    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
+    counts = np.empty(comm.size, np.int64)
+    comm.allgather(np.array([text.size]), counts)
+    texts = np.empty(int(counts.sum()), np.uint8)
+    comm.allgatherv(text, texts, counts=counts.tolist())
+    merged: dict[str, Mapping[str, Any]] = {}
+    for end, count in zip(accumulate(counts.tolist()), counts.tolist(), strict=True):
+        merged.update(json.loads(texts[end - count : end].tobytes()))
+    return merged  # type: ignore[return-value]
+
+
+def as_bytes(array: Array) -> Bytes:
+    return array.view(np.uint8)
