@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core import Comm, Work
-from ddl_elastic.frameworks.protocol import Array
+from ddl_elastic.frameworks.protocol import Array, PartialState, State
 from ddl_elastic.sharded.cut import Move, TensorPiece, cut, held, pieces, plan_moves
 
 # For each tensor, as "array.tensor", its slots by name: {"dtype": name} for a slot with an element
@@ -58,6 +58,12 @@ class Sharded(Protocol):
 
     def install(self, shards: ShardSet) -> None:
         """Let the optimizer update these shards from now on."""
+
+    def state(self) -> State:
+        """Return the whole state, as Framework.state does."""
+
+    def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> PartialState:
+        """Return these pieces of the state, and on the first rank all that is not sharded."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +262,12 @@ class Shards:
     def shards(self) -> ShardSet:
         """The shards that this rank holds."""
         return self._holdings[max(self._holdings)].shards
+
+    def own_state(self) -> State:
+        """Return the part of the state that this rank writes to a checkpoint."""
+        if not self.has_begun:
+            return self._framework.state()
+        return self._framework.own_state(self.owned(), self._comm is None or self._comm.rank == 0)
 
     def whole(self) -> tuple[Table, Slots]:
         """Return the slots of all tensors. Raises RuntimeError if this rank has not got them."""

@@ -412,7 +412,8 @@ class Loop:
         if audit and audit.rate:
             # A rollback removes the checkpoint of the step since which a rank may be wrong.
             saver.needed = lambda: (audit.start or 0, audit.trusted(self.group.members) - 1)
-        state, reporter = self.framework.state, self.reporter
+        shards, reporter = self.group.shards, self.reporter
+        state = shards.own_state if shards else self.framework.state
         self._writers = CheckpointWriters(saver, self.group, state, self._finish, reporter)
         if self.is_new:
             saver.skip()

@@ -13,6 +13,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import ddl_torch.elastic as elastic  # noqa: E402
+from ddl_elastic.frameworks.protocol import digest  # noqa: E402
+from ddl_elastic.storage import checkpoint  # noqa: E402
+from ddl_elastic.storage.checkpoint import Folder  # noqa: E402
 from ddl_torch.elastic.sharded import ShardedAdapter  # noqa: E402
 
 
@@ -89,6 +92,57 @@ def test_death_of_both_holders_names_them(members: Any) -> None:
     assert codes == [1, -9, -9, 1]
     for each in (logs[0], logs[3]):
         assert "members 1 and 2 have died together" in each[-1][1]
+
+
+# ---- checkpoints ----
+
+SAVED: dict[str, Any] = {"model": "cnn", "batch": 32, "logical": 8, "passes": 2, "every": 3}
+
+
+def finish(runner: Any, **case: Any) -> str:
+    """Run a job to its end. Return the digest of its final state."""
+    codes, logs = runner.run(ends=[], **SAVED, **case)
+    assert not any(codes), logs
+    (found,) = {log[-1][1] for log in logs}
+    return str(found)
+
+
+def read(members: Any, folder: str) -> Any:
+    storage = Folder(members.folder / folder)
+    name = checkpoint.manifests(storage)[0]
+    return checkpoint.read_state(storage, checkpoint.read_manifest(storage, name))
+
+
+@pytest.mark.parametrize("more", [pytest.param(n, marks=pytest.mark.slow) for n in (1, 5)] + [2])
+def test_checkpoint_loads_with_another_number_of_ranks(members: Any, more: int) -> None:
+    expected = finish(members, members=1, saved=f"whole{more}")
+    kills = [kill(member, 7, "apply") for member in range(3)]
+    case = {"saved": f"ranges{more}", "bucket_bytes": 1000}
+    codes, _ = members.run(members=3, shard=True, kills=kills, ends=[], **SAVED, **case)
+    assert codes == [-9] * 3
+    assert not list(members.folder.glob(f"ranges{more}/steps-*9.json"))
+    assert finish(members, members=more, shard=True, **case) == expected
+    whole, found = (read(members, f"{name}{more}") for name in ("whole", "ranges"))
+    assert digest(found) == digest(whole)
+
+
+@pytest.mark.slow
+def test_job_without_shards_continues_from_a_checkpoint_of_ranges(members: Any) -> None:
+    expected = finish(members, members=1, saved="from whole")
+    kills = [kill(member, 7, "apply") for member in range(3)]
+    members.run(members=3, shard=True, kills=kills, ends=[], saved="from ranges", **SAVED)
+    assert finish(members, members=2, saved="from ranges") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["reduce", "vote", "apply"])
+def test_death_beside_a_checkpoint_keeps_it_complete(members: Any, phase: str) -> None:
+    finish(members, members=1, saved=f"whole {phase}")
+    sizes = {name: each.data.nbytes for name, each in read(members, f"whole {phase}").items()}
+    for step in (2, 3, 12):
+        saved, case = f"{phase}{step}", {"shard": True, "every": 1, "bucket_bytes": 1000}
+        members.check(members=4, kills=[kill(1, step, phase)], saved=saved, **case)
+        assert {name: each.data.nbytes for name, each in read(members, saved).items()} == sizes
 
 
 # ---- refusals ----
@@ -185,22 +239,14 @@ def test_frozen_parameters_inside_of_the_job_are_refused() -> None:
         adapter.result()
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"audit": 0.1}, "shard=True does not support audits"),
-        ({"checkpoint": "saved"}, "shard=True does not support checkpoints yet"),
-    ],
-)
-def test_options_that_sharded_jobs_lack_are_refused(options: Any, text: str, tmp_path: Any) -> None:
+def test_audits_are_refused() -> None:
     import ddl_core
 
-    if "checkpoint" in options:
-        options = {"checkpoint": str(tmp_path)}
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with ddl_core.Endpoint(secret="") as endpoint:
         comm = endpoint.connect([endpoint.address], 0)
-        with pytest.raises(NotImplementedError, match=text):
-            elastic.Job(model, optimizer, batch=2, logical=2, comm=comm, shard=True, **options)
+        options = {"batch": 2, "logical": 2, "comm": comm, "audit": 0.1}
+        with pytest.raises(NotImplementedError, match="shard=True does not support audits"):
+            elastic.Job(model, optimizer, shard=True, **options)
         comm.close()

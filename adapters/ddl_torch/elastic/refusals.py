@@ -90,8 +90,10 @@ def refuse_sharded(
             raise TypeError(f"{shown}; shard=True supports float32 and float64 on the CPU")
         if not parameter.is_contiguous():
             raise ValueError(f"{name} is not contiguous in memory; shard=True requires this")
+        if not parameter.numel():
+            raise ValueError(f"{name} has no elements, which shard=True does not support")
         other = memory.setdefault(parameter.untyped_storage().data_ptr(), name)
-        if other != name and parameter.numel():
+        if other != name:
             raise ValueError(f"{name} and {other} share memory, which shard=True does not support")
     for name, each in also.items():
         if type(each).__name__ in _UNSHARDED:
@@ -109,7 +111,5 @@ def refuse_sharded_job(joined: Mapping[str, Any], options: Mapping[str, Any]) ->
             "shard=True does not support `ddl elastic run` yet, whose jobs get and lose workers by"
             " plans; start the processes with ddlrun"
         )
-    if options["policy"]:
-        raise NotImplementedError("shard=True does not support checkpoints yet")
     if find_options(options.get("audit"), options.get("audit_action"))[0]:
         raise NotImplementedError("shard=True does not support audits; set audit to 0")

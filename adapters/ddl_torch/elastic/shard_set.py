@@ -53,11 +53,19 @@ class TorchShards:
         }
 
     def slot(self, piece: TensorPiece, name: str) -> Array:
+        found: Array = self.slots(piece)[name].numpy()
+        return found
+
+    def slots(self, piece: TensorPiece) -> dict[str, Any]:
+        """Return the slots of a piece, which one of the shards contains."""
         for each in self.of(piece.array, piece.tensor):
             begin = each.piece.begin
             if begin <= piece.begin and piece.end <= each.piece.end:
-                found: Array = each.slots[name].numpy()
-                return found[piece.begin - begin : piece.end - begin]
+                part = slice(piece.begin - begin, piece.end - begin)
+                return {
+                    name: value[part] if each.is_sharded(value) else value
+                    for name, value in each.slots.items()
+                }
         raise KeyError(f"no shard contains {piece}")
 
 

@@ -21,9 +21,11 @@ from ddl_elastic.sharded.cut import TensorPiece
 from ddl_elastic.sharded.shards import Shards, Table
 from ddl_torch.elastic import TorchAdapter
 from ddl_torch.elastic import state as elastic_state
+from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.refusals import refuse_sharded
 from ddl_torch.elastic.shard_set import Shard, TorchShards, make_shard, restore
 from ddl_torch.elastic.shares import ShareArrays
+from ddl_torch.elastic.tensors import pack
 
 # All their operations are elementwise, so their bits do not depend on the cut.
 OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
@@ -64,10 +66,11 @@ class ShardedAdapter(TorchAdapter):
         self._guard_stale(model)
 
     def _guard_stale(self, model: nn.Module) -> None:
-        shards = self.shards
+        shards, self._reading = self.shards, list[bool]()
 
-        def refuse_stale(*_: Any) -> None:
-            if shards.is_stale:
+        # A function without `self`, which copies of the model can share.
+        def refuse_stale(*_: Any, reading: list[bool] = self._reading) -> None:
+            if shards.is_stale and not reading:
                 raise RuntimeError(
                     "this process has new parameters of its own ranges only. The whole model is"
                     " there inside of a step, in job.map, after job.state() and after the last step"
@@ -115,7 +118,7 @@ class ShardedAdapter(TorchAdapter):
         )
 
     def install(self, shards: Any) -> None:
-        state = self.optimizer.state
+        self._installed, state = shards, self.optimizer.state
         state.clear()
         for each in shards.shards:
             state[each.parameter] = each.slots
@@ -169,7 +172,7 @@ class ShardedAdapter(TorchAdapter):
 
     def _by_array(self) -> list[tuple[int, list[Shard]]]:
         found: dict[int, list[Shard]] = {}
-        for each in self.shards.shards.shards:  # type: ignore[attr-defined]
+        for each in self._installed.shards:
             found.setdefault(each.piece.array, []).append(each)
         return [*found.items()]
 
@@ -193,6 +196,40 @@ class ShardedAdapter(TorchAdapter):
                 slots.setdefault(number, {})[name] = value
         return elastic_state.read(self.model, self._whole(slots), self._also)
 
+    def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> protocol.PartialState:
+        found = protocol.PartialState(self._replicated() if is_first else {})
+        names: dict[nn.Parameter, list[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            names.setdefault(parameter, []).append(f"model.{name}")
+        numbers = {each: n for n, each in enumerate(chain.from_iterable(self._groups))}
+        for piece in pieces:
+            parameter = self._gradients.buckets[piece.array][piece.tensor]
+            values = parameter.detach().view(-1)[piece.begin : piece.end]
+            parts = dict.fromkeys(names[parameter], values)
+            for name, value in self._installed.slots(piece).items():
+                key = f"slot.{numbers[parameter]}.{name}"
+                if isinstance(value, Tensor) and value.shape == values.shape:
+                    parts[key] = value
+                elif not piece.begin:
+                    found[key] = pack(key, value)
+            for name, value in parts.items():
+                packed, begin = pack(name, value), piece.begin * value.element_size()
+                shape = tuple(parameter.shape)
+                found[name] = protocol.Tensor(packed.dtype, shape, packed.data, begin)
+        return found
+
+    def _replicated(self) -> protocol.State:
+        """Return the part of the state that is not sharded."""
+        self._reading.append(True)
+        try:
+            state = elastic_state.read(self.model, self._whole({}), self._also)
+        finally:
+            self._reading.clear()
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            if parameter in self._at:
+                del state[f"model.{name}"]
+        return state
+
     def _whole(self, slots: dict[int, dict[str, Any]]) -> Any:
         groups = zip(self.optimizer.param_groups, self._groups, strict=True)
         return WholeOptimizer([{**group, "params": each} for group, each in groups], slots)
@@ -204,4 +241,5 @@ class ShardedAdapter(TorchAdapter):
                 group["params"] = [*parameters]
         super().load(state)
         if self._arrays:
+            self._buffers = ModelBuffers(self.model, self._takes_first)
             self._shard()
