@@ -92,7 +92,9 @@ PYTHON_LAYERS = {
             *("worker", "coordinator", "engines", "step"),
             *("storage", "shares", "frameworks", "base"),
         },
-        "worker": {"hidden", "engines", "step", "storage", "shares", "frameworks", "base"},
+        "worker": {
+            *("hidden", "engines", "step", "sharded", "storage", "shares", "frameworks", "base"),
+        },
         "hidden": {"step", "frameworks", "base"},
         "coordinator": {"engines", "step", "shares", "frameworks", "base"},
         "engines": {"frameworks", "base"},

@@ -6,6 +6,10 @@ vote, and both update it after the vote. The optimizer works elementwise, so the
 equal bits, although neither is sent. The other parameters of a rank are old after the update. The
 next operation gathers them.
 
+If the state is lost, each rank drops it with `forget`, and all load a checkpoint. Meanwhile,
+another death may keep some ranks from noticing. So ranks compare how often they have lost the
+state.
+
 The first operation in a new comm moves the ranges to their new holders. A rank keeps the ranges
 that it held before until a barrier has shown that all ranks have received theirs. A holding has a
 generation. If a rank dies meanwhile, the survivors continue from the newest generation that all of
@@ -25,7 +29,7 @@ import numpy.typing as npt
 
 from ddl_core import Comm, Work
 from ddl_elastic.frameworks.protocol import Array, PartialState, State
-from ddl_elastic.sharded.cut import Move, TensorPiece, cut, held, pieces, plan_moves
+from ddl_elastic.sharded.cut import Move, TensorPiece, StateLost, cut, held, pieces, plan_moves
 
 # For each tensor, as "array.tensor", its slots by name: {"dtype": name} for a slot with an element
 # for each element of the tensor, or any other dictionary for a slot that is not sharded.
@@ -62,6 +66,9 @@ class Sharded(Protocol):
     def state(self) -> State:
         """Return the whole state, as Framework.state does."""
 
+    def abandon(self) -> None:
+        """Let the program's next update change nothing."""
+
     def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> PartialState:
         """Return these pieces of the state, and on the first rank all that is not sharded."""
 
@@ -87,6 +94,8 @@ class Shards:
         self._results: list[Array] = []  # by array: the result for the intervals that are held
         self._bounds: list[list[int]] = []  # by array
         self._lengths: Sequence[Sequence[int]] = []
+        self._losses = 0  # the number of times that the state was lost
+        self._is_lost = False
         self.is_stale = False  # True if the parameters that this rank does not hold are old
         self.exports = False  # True to gather the slots, too, in the next operation
         self._table: Table = {}  # of all tensors, if `_slots` is not None
@@ -94,9 +103,15 @@ class Shards:
 
     def reset(self, shards: ShardSet) -> None:
         """Start from shards that contain the whole state, on all ranks."""
-        self._holdings, self._comm = {0: Holding(None, shards)}, None
+        self._holdings, self._comm, self._is_lost = {0: Holding(None, shards)}, None, False
         self._lengths = self._framework.lengths()
         self.is_stale = False
+
+    def forget(self) -> None:
+        """Drop the state after StateLost, until `reset`. Operations without it remain possible."""
+        self._holdings, self._comm, self.is_stale = {}, None, False
+        self._losses, self._is_lost = self._losses + 1, True
+        self._framework.abandon()
 
     @property
     def has_begun(self) -> bool:
@@ -110,7 +125,7 @@ class Shards:
     def prepare(self, comm: Comm, members: Sequence[int]) -> None:
         """Move the ranges to their holders if the comm is new, and gather the parameters. All ranks
         call it before they compute. Raises StateLost on all ranks."""
-        if not self.has_begun:
+        if not self.has_begun and not self._is_lost:
             return
         if self._comm is not comm:
             self._settle(comm, members)
@@ -177,9 +192,10 @@ class Shards:
 
     def _settle(self, comm: Comm, members: Sequence[int]) -> None:
         self._slots = None
-        own = np.array([max(self._holdings), self.is_stale], np.int64)
-        found = np.empty((comm.size, 2), np.int64)
-        comm.allgather(own, found.reshape(-1))
+        found = self._compare(comm)
+        if self._is_lost:
+            self._comm = comm
+            return
         source = int(found[:, 0].min())
         self._holdings = {g: each for g, each in self._holdings.items() if g <= source}
         holding = self._holdings[source]
@@ -199,6 +215,19 @@ class Shards:
             for bounds, values in zip(self._bounds, self._framework.values(), strict=True)
         ]
         self._comm, self.is_stale = comm, bool(found[:, 1].any())
+
+    def _compare(self, comm: Comm) -> npt.NDArray[np.int64]:
+        """Return the newest generation of each rank, and 1 if its parameters are old. Wait until
+        all ranks have dropped a state that is lost. Raises StateLost on ranks that have not."""
+        own = np.array([max(self._holdings, default=0), self.is_stale, self._losses], np.int64)
+        found = np.empty((comm.size, 3), np.int64)
+        while True:
+            comm.allgather(own, found.reshape(-1))
+            losses = found[:, 2]
+            if losses.max() > self._losses:
+                raise StateLost("other members have lost the state")
+            if losses.min() == self._losses:
+                return found
 
     def _held(self, rank: int, ranks: int) -> list[TensorPiece]:
         return [

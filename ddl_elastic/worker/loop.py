@@ -33,6 +33,7 @@ from ddl_elastic.frameworks.protocol import (
 )
 from ddl_elastic.hidden.checks import Checks
 from ddl_elastic.hidden.recording import Recorder, find_recording
+from ddl_elastic.sharded.cut import StateLost
 from ddl_elastic.shares.assign import assign
 from ddl_elastic.shares.balance import assigned
 from ddl_elastic.shares.loading import (
@@ -243,6 +244,11 @@ class Loop:
                     )
                 if self._arrival:
                     break
+                if step.lost:
+                    self._reload(step.lost, begin)
+                    loader.close()
+                    loader = load(range(self._next, span.stop))
+                    continue
                 self.checks.committed()
                 if self.recorder:
                     self._record(step.number)
@@ -293,12 +299,7 @@ class Loop:
             if rank not in group.whole:
                 group.comm.expel(rank, "it has joined while the results may have been wrong")
 
-        def wait() -> None:
-            for _ in range(2):  # after the first vote, a rank may write a manifest
-                if saver:
-                    saver.wait()
-                self._finish()
-
+        wait = self._wait_for_saver
         try:
             found, text = rollback.settle(audit, self._next, begin, saver, wait, self.agree)
         except AuditError as error:
@@ -312,6 +313,22 @@ class Loop:
             self.reporter.rolled_back(found.step, first, found.text)
         audit.settled(self._next)
         return found is not None
+
+    def _reload(self, error: StateLost, begin: int) -> None:
+        """Continue from the newest checkpoint after the state was lost. Raises StateLost if there
+        is none."""
+        saver, wait = self.group.saver, self._wait_for_saver
+        found = rollback.find_after_loss(error, self._next, begin, saver, wait, self.agree)
+        self.log(found.text)
+        self.framework.load(found.state)
+        self._next = found.step
+
+    def _wait_for_saver(self) -> None:
+        """Wait until no rank writes a checkpoint."""
+        for _ in range(2):  # after the first vote, a rank may write a manifest
+            if self.group.saver:
+                self.group.saver.wait()
+            self._finish()
 
     def stop(self) -> None:
         """End the training after the current step. All ranks call this in the same step."""
@@ -624,6 +641,7 @@ class ElasticStep:
         self.is_agreed = False
         self._loop, self._loader = loop, loader
         self._step: Step | None = None
+        self.lost: StateLost | None = None  # the error if the step has no result
         self._admission: Recovery | None = None
         self._computed: Share | None = []  # the last share; None until it is computed
 
@@ -661,13 +679,13 @@ class ElasticStep:
             )
             if self._step.has_audits:
                 self._step.record_state(self._digest_state())
-            for worker in self._step.shares():
-                began = time.monotonic()
-                yield from self._share(worker, partial(self._loader.take, self.number, worker))
-                if self._step.is_audit:
-                    loop.reporter.audited()
-                else:
-                    loop.reporter.computed(time.monotonic() - began)
+            try:
+                yield from self._shares(self._step)
+            except StateLost as error:
+                assert loop.group.shards
+                loop.group.shards.forget()
+                self.lost, self.is_agreed = error, True
+                return
         if loop.group.saver:
             loop.group.saver.wait_for_copy()
         # Make the random numbers of an optimizer or a schedule the same on all ranks.
@@ -675,6 +693,17 @@ class ElasticStep:
         framework.apply()
         loop.advance(self._step, trained=True)
         self.is_agreed = True
+
+    def _shares(self, step: Step) -> Iterator[Any]:
+        """Yield the batches of this rank's shares."""
+        loop = self._loop
+        for worker in step.shares():
+            began = time.monotonic()
+            yield from self._share(worker, partial(self._loader.take, self.number, worker))
+            if step.is_audit:
+                loop.reporter.audited()
+            else:
+                loop.reporter.computed(time.monotonic() - began)
 
     def _reference(self) -> Iterator[Any]:
         """Yield the reference batch for the admission twice. Both shares have the same bits unless

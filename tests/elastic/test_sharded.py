@@ -145,6 +145,40 @@ def test_death_beside_a_checkpoint_keeps_it_complete(members: Any, phase: str) -
         assert {name: each.data.nbytes for name, each in read(members, saved).items()} == sizes
 
 
+@pytest.mark.parametrize(
+    ("phase", "who"),
+    [
+        ("reduce", [1, 2]),
+        *(
+            pytest.param(phase, who, marks=pytest.mark.slow)
+            for phase in ("compute", "vote", "apply")
+            for who in ([1, 2], [3, 0])
+        ),
+    ],
+)
+def test_death_of_both_holders_returns_to_the_newest_checkpoint(
+    members: Any, phase: str, who: list[int]
+) -> None:
+    expected = finish(members, members=1, saved=f"whole {phase} {who}")
+    case = {**SAVED, "saved": f"lost {phase} {who}", "kills": [kill(m, 7, phase) for m in who]}
+    codes, logs = members.run(members=4, shard=True, ends=[], bucket_bytes=1000, **case)
+    assert [code for m, code in enumerate(codes) if m not in who] == [0, 0]
+    for log in (log for m, log in enumerate(logs) if m not in who):
+        assert log[-1][1] == expected
+        steps = [line[1] for line in log if line[0] == "commit"]
+        assert 6 in steps[steps.index(7) :]
+
+
+@pytest.mark.slow
+def test_death_while_the_checkpoint_loads_keeps_the_bits(members: Any) -> None:
+    expected = finish(members, members=1, saved="whole again")
+    kills = [kill(1, 7, "reduce"), kill(2, 7, "reduce"), kill(4, 7, "finish")]
+    case = {**SAVED, "saved": "lost again", "kills": kills}
+    codes, logs = members.run(members=5, shard=True, ends=[], bucket_bytes=1000, **case)
+    assert codes == [0, -9, -9, 0, -9]
+    assert {log[-1][1] for log in (logs[0], logs[3])} == {expected}
+
+
 # ---- refusals ----
 
 

@@ -170,6 +170,11 @@ class ShardedAdapter(TorchAdapter):
             parameter.grad = missing.as_subclass(InRanges) if is_used else None
         self.shards.updated()
 
+    def abandon(self) -> None:
+        groups = (group["params"] for group in self.optimizer.param_groups)
+        for parameter in chain(chain.from_iterable(groups), self._at):
+            parameter.grad = None
+
     def _by_array(self) -> list[tuple[int, list[Shard]]]:
         found: dict[int, list[Shard]] = {}
         for each in self._installed.shards:
