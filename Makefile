@@ -188,8 +188,8 @@ test-invariant: ## compare all bits of invariant sums on 1 to 8 ranks over all l
 test-law: $(VENV)/test.stamp ## train programs that change what decides the next step while workers are replaced, programs with hidden state, and audited jobs; twenty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_law.py tests/elastic/test_verify.py tests/elastic/test_audit.py
 
-test-sharded: $(VENV)/test.stamp ## train elastic jobs with a sharded optimizer on any number of ranks, which die in every phase; ten minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_sharded.py tests/elastic/test_cut.py
+test-sharded: $(VENV)/test.stamp ## train elastic jobs with a sharded optimizer on any number of ranks, which die in every phase, join and leave; twenty minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_sharded.py tests/elastic/test_sharded_resizing.py tests/elastic/test_cut.py
 
 chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, fifty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/scheduler tests/lab/test_elastic_halves.py tests/lab/test_elastic_phases.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py

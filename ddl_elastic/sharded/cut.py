@@ -75,23 +75,28 @@ class Move(NamedTuple):
 
 
 def plan_moves(
-    lengths: Sequence[Sequence[int]], before: Sequence[int] | None, members: Sequence[int]
+    lengths: Sequence[Sequence[int]],
+    before: Sequence[int] | None,
+    members: Sequence[int],
+    keepers: Sequence[int] | None = None,
 ) -> list[Move]:
     """Return the moves after which each rank of a new group holds its ranges.
 
     lengths  for each array, the lengths of its tensors
     before   the members whose ranks held the ranges, or None if each rank held everything
     members  the members of the new group, by rank
+    keepers  the members between which the state is cut; None means all members
 
     Raises StateLost if no member of the new group held a range.
     """
     rank_of = {member: rank for rank, member in enumerate(members)}
     moves = list[Move]()
     for array, each in enumerate(lengths):
-        bounds = cut(each, len(members))
+        targets = [rank_of[member] for member in keepers or members]
+        bounds = cut(each, len(targets))
         sources = [] if before is None else list(_sources(each, before, rank_of))
-        for target in range(len(members)):
-            for begin, end in held(bounds, target):
+        for number, target in enumerate(targets):
+            for begin, end in held(bounds, number):
                 if before is None:
                     moves += (Move(target, target, p) for p in pieces(array, each, (begin, end)))
                 for (first, last), holders in sources:
@@ -100,6 +105,10 @@ def plan_moves(
                     if part[0] < part[1]:
                         moves += (Move(source, target, p) for p in pieces(array, each, part))
     return moves
+
+
+def describe(holders: Sequence[int]) -> str:
+    return " and ".join(f"member {each}" for each in holders)
 
 
 def _sources(
@@ -114,9 +123,7 @@ def _sources(
         if interval[0] == interval[1]:
             continue
         if not found:
-            names = " and ".join(map(str, holders))
             raise StateLost(
-                f"members {names} have died together. They held the only copies of some ranges of"
-                " the state"
+                f"all holders of some ranges of the state have died: {describe(list(holders))}"
             )
         yield interval, found

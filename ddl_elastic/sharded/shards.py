@@ -13,13 +13,14 @@ state.
 The first operation in a new comm moves the ranges to their new holders. A rank keeps the ranges
 that it held before until a barrier has shown that all ranks have received theirs. A holding has a
 generation. If a rank dies meanwhile, the survivors continue from the newest generation that all of
-them have: a rank has dropped the older one only if all have the newer one.
+them have and of which no range is lost: a rank has dropped the older one only if all have the newer
+one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
@@ -28,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core import Comm, Work
-from ddl_elastic.frameworks.protocol import Array, PartialState, State
-from ddl_elastic.sharded.cut import Move, TensorPiece, StateLost, cut, held, pieces, plan_moves
+from ddl_elastic.frameworks.protocol import Array, PartialState, State, Tensor
+from ddl_elastic.sharded.cut import Move, StateLost, TensorPiece, cut, held, pieces, plan_moves
 
 # For each tensor, as "array.tensor", its slots by name: {"dtype": name} for a slot with an element
 # for each element of the tensor, or any other dictionary for a slot that is not sharded.
@@ -66,6 +67,12 @@ class Sharded(Protocol):
     def state(self) -> State:
         """Return the whole state, as Framework.state does."""
 
+    def replicated(self) -> State:
+        """Return the part of the state that each rank has."""
+
+    def parameters(self) -> State:
+        """Return copies of the sharded parameters by name."""
+
     def abandon(self) -> None:
         """Let the program's next update change nothing."""
 
@@ -94,6 +101,12 @@ class Shards:
         self._results: list[Array] = []  # by array: the result for the intervals that are held
         self._bounds: list[list[int]] = []  # by array
         self._lengths: Sequence[Sequence[int]] = []
+        self._is_new = False  # True while this rank joins a running job
+        self._arrived: tuple[State, dict[str, Any]] = {}, {}  # what this rank has received
+        self.where: Callable[[], dict[str, Any]] = dict  # returns the job's position
+        # The members that keep the state in the next switch. None if there is no such switch.
+        self.keepers: Sequence[int] | None = None
+        self._handed: Comm | None = None  # the comm in which the keepers have received the state
         self._losses = 0  # the number of times that the state was lost
         self._is_lost = False
         self.is_stale = False  # True if the parameters that this rank does not hold are old
@@ -113,6 +126,10 @@ class Shards:
         self._losses, self._is_lost = self._losses + 1, True
         self._framework.abandon()
 
+    def abandon(self) -> None:
+        """Let the program's next update change nothing."""
+        self._framework.abandon()
+
     @property
     def has_begun(self) -> bool:
         """True once the job has begun its first step."""
@@ -125,7 +142,12 @@ class Shards:
     def prepare(self, comm: Comm, members: Sequence[int]) -> None:
         """Move the ranges to their holders if the comm is new, and gather the parameters. All ranks
         call it before they compute. Raises StateLost on all ranks."""
-        if not self.has_begun and not self._is_lost:
+        if not (self.has_begun or self._is_lost or self._is_new):
+            return
+        if self.keepers is not None:
+            if self._handed is not comm:
+                self._settle(comm, members)
+                self._comm, self._handed = None, comm
             return
         if self._comm is not comm:
             self._settle(comm, members)
@@ -192,21 +214,38 @@ class Shards:
 
     def _settle(self, comm: Comm, members: Sequence[int]) -> None:
         self._slots = None
+        if self._is_new:
+            self._holdings = {}  # of an earlier try
         found = self._compare(comm)
         if self._is_lost:
             self._comm = comm
             return
-        source = int(found[:, 0].min())
+        has_state = found[:, 0] >= 0
+        if not has_state.any():
+            raise StateLost("no member that has the state is left")
+        first = int(has_state.argmax())
+        source = self._choose(found[has_state], members)
         self._holdings = {g: each for g, each in self._holdings.items() if g <= source}
-        holding = self._holdings[source]
-        moves = plan_moves(self._lengths, holding.members, members)
-        table = holding.shards.table()
-        if holding.members is not None:
+        before, own = None, self._framework.make([], {})
+        if self._holdings:
+            before, own = self._holdings[source].members, self._holdings[source].shards
+        if not has_state.all():
+            before = [members[first]] if before is None and not self._is_new else before
+            before = self._send_replicated(comm, first, before)
+        keepers = [each for each in members if each in (self.keepers or members)] or members
+        moves = plan_moves(self._lengths, before, members, keepers)
+        table = own.table()
+        if before is not None:
             table = exchange_tables(comm, table)
-        shards = self._framework.make(self._held(comm.rank, comm.size), table)
-        self._move(comm, moves, table, holding.shards, shards)
-        self._holdings[source + 1] = Holding([*members], shards)
+        member = members[comm.rank]
+        found_pieces = self._held(keepers.index(member), len(keepers)) if member in keepers else []
+        shards = self._framework.make(found_pieces, table)
+        self._move(comm, moves, table, own, shards)
+        self._holdings[source + 1] = Holding([*keepers], shards)
         comm.barrier()  # all ranks have received their ranges
+        self.is_stale, self._is_new = bool(found[:, 1].any()), False
+        if self.keepers is not None:
+            return  # keep the older ranges, too: the keepers may die before the switch
         self._holdings = {source + 1: self._holdings[source + 1]}
         self._framework.install(shards)
         self._bounds = [cut(each, comm.size) for each in self._lengths]
@@ -214,19 +253,90 @@ class Shards:
             np.empty(sum(end - begin for begin, end in held(bounds, comm.rank)), values.dtype)
             for bounds, values in zip(self._bounds, self._framework.values(), strict=True)
         ]
-        self._comm, self.is_stale = comm, bool(found[:, 1].any())
+        self._comm = comm
+
+    def _send_replicated(
+        self, comm: Comm, first: int, before: Sequence[int] | None
+    ) -> Sequence[int]:
+        """Let joining ranks receive from rank `first` what each rank has, and the members between
+        which the state was cut. Return the latter."""
+        text, data = np.empty(0, np.uint8), np.empty(0, np.uint8)
+        if comm.rank == first:
+            state = sorted(self._framework.replicated().items())
+            tensors = [[n, each.dtype, [*each.shape], each.data.nbytes] for n, each in state]
+            header = {"before": before, "where": self.where(), "tensors": tensors}
+            text = np.frombuffer(json.dumps(header).encode(), np.uint8).copy()
+            data = np.concatenate([as_bytes(each.data) for _, each in state])
+        lengths = np.array([text.size, data.size], np.int64)
+        comm.broadcast(lengths, first)
+        if comm.rank != first:
+            text, data = (np.empty(int(each), np.uint8) for each in lengths)
+        comm.broadcast(text, first)
+        comm.broadcast(data, first)
+        header = json.loads(text.tobytes())
+        if self._is_new:
+            found, begin = State(), 0
+            for name, dtype, shape, size in header["tensors"]:
+                found[name] = Tensor(dtype, tuple(shape), data[begin : begin + size])
+                begin += size
+            self._arrived = found, header["where"]
+        members: Sequence[int] = header["before"]
+        return members
+
+    # ---- a joining rank ----
+
+    def join(self) -> None:
+        """Drop the initial state: this rank joins a running job, and receives its ranges from the
+        other ranks in the next `prepare`."""
+        self._holdings, self._comm, self._is_new, self.is_stale = {}, None, True, True
+
+    def arrived(self) -> tuple[PartialState, dict[str, Any]]:
+        """Return what this rank has received besides its ranges: the rest of the state, with copies
+        of all parameters, and the job's position."""
+        state, where = self._arrived
+        return PartialState({**state, **self._framework.parameters()}), where
+
+    def needs_hand_over(self, members: Sequence[int]) -> bool:
+        """Return True if none of the given members holds some range."""
+        return self.has_begun and self._is_lost_in(self._newest, members)
+
+    # ---- in any group ----
+
+    def _choose(self, found: npt.NDArray[np.int64], members: Sequence[int]) -> int:
+        """Return the newest generation that all ranks with state have, and of which no range is
+        lost. If there is none, return the newest that all have."""
+        newest, oldest = int(found[:, 0].min()), int(found[:, 3].max())
+        for generation in range(newest, oldest - 1, -1):
+            holding = self._holdings.get(generation)
+            if holding and not self._is_lost_in(holding, members):
+                return generation
+        return newest
+
+    def _is_lost_in(self, holding: Holding, members: Sequence[int]) -> bool:
+        if holding.members is None:
+            return False
+        try:
+            plan_moves(self._lengths, holding.members, members, [members[0]])
+        except StateLost:
+            return True
+        return False
 
     def _compare(self, comm: Comm) -> npt.NDArray[np.int64]:
-        """Return the newest generation of each rank, and 1 if its parameters are old. Wait until
-        all ranks have dropped a state that is lost. Raises StateLost on ranks that have not."""
-        own = np.array([max(self._holdings, default=0), self.is_stale, self._losses], np.int64)
-        found = np.empty((comm.size, 3), np.int64)
+        """Return for each rank its newest generation, 1 if its parameters are old, the number of
+        losses, and its oldest generation. Wait until all ranks have dropped a state that is lost.
+        Raises StateLost on ranks that have not."""
+        newest = -1 if self._is_new else max(self._holdings, default=0)
+        oldest = min(self._holdings, default=0)
+        own = np.array([newest, self.is_stale, self._losses, oldest], np.int64)
+        found = np.empty((comm.size, 4), np.int64)
         while True:
             comm.allgather(own, found.reshape(-1))
-            losses = found[:, 2]
-            if losses.max() > self._losses:
+            losses = found[found[:, 0] >= 0, 2]
+            if self._is_new and losses.size:
+                self._losses = int(losses.max())
+            if losses.size and losses.max() > self._losses:
                 raise StateLost("other members have lost the state")
-            if losses.min() == self._losses:
+            if not losses.size or losses.min() == losses.max():
                 return found
 
     def _held(self, rank: int, ranks: int) -> list[TensorPiece]:
@@ -290,7 +400,11 @@ class Shards:
     @property
     def shards(self) -> ShardSet:
         """The shards that this rank holds."""
-        return self._holdings[max(self._holdings)].shards
+        return self._newest.shards
+
+    @property
+    def _newest(self) -> Holding:
+        return self._holdings[max(self._holdings)]
 
     def own_state(self) -> State:
         """Return the part of the state that this rank writes to a checkpoint."""
@@ -300,7 +414,7 @@ class Shards:
 
     def whole(self) -> tuple[Table, Slots]:
         """Return the slots of all tensors. Raises RuntimeError if this rank has not got them."""
-        holding = self._holdings[max(self._holdings)]
+        holding = self._newest
         if holding.members is None:
             shards, table = holding.shards, holding.shards.table()
             return table, {

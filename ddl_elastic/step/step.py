@@ -255,6 +255,15 @@ class Step:
         if self.recovery:
             self.recovery.seconds = time.monotonic() - self._noticed
 
+    def enter(self) -> None:
+        """Prepare this rank for the step, also after deaths, without computing anything."""
+        while True:
+            try:
+                self._prepare()
+                return
+            except LOST:
+                self._recover(time.monotonic())
+
     def _missing(self) -> Iterator[int]:
         while missing := self._find_missing():
             watch = self._group.watch

@@ -134,6 +134,8 @@ class Loop:
         self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         self.group.shards = getattr(framework, "shards", None)
+        if self.group.shards:
+            self.group.shards.where = lambda: change.describe_position(self)
         rate, action = find_options(audit, audit_action)
         self.group.audit = Audit(
             *(rate, action, seed, self.reporter.found),
@@ -532,6 +534,16 @@ class Loop:
             self._finish()
         self.group.writer_is_done = self._first_left
 
+    def hand_over(self, members: Sequence[int]) -> None:
+        """Move the ranges of a sharded state to these members of the group."""
+        shards = self.group.shards
+        assert shards
+        shards.keepers = [each for each in self.group.members if each in members]
+        try:
+            self._finish()
+        finally:
+            shards.keepers = None
+
     def _come(self) -> None:
         """Stop observing: from now on this rank's program takes part in the operations."""
         if self._observer:
@@ -734,10 +746,13 @@ class ElasticStep:
     def _pass_by(self) -> None:
         """Skip a step of a call that this rank has missed. The program computes with filler values,
         and loading the received state undoes their effect."""
-        framework = self._loop.framework
+        framework, shards = self._loop.framework, self._loop.group.shards
         for array in framework.result():
             array.fill(1)
-        framework.apply()
+        if shards:  # this rank has received ranges, which must not change
+            shards.abandon()
+        else:
+            framework.apply()
         self.is_agreed = True
 
     def _begin(self) -> None:

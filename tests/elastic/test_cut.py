@@ -81,7 +81,7 @@ def test_moves_after_deaths_complete_the_new_holders(
 
 
 def test_deaths_of_both_holders_lose_the_state() -> None:
-    with pytest.raises(StateLost, match="members 2 and 3 have died together"):
+    with pytest.raises(StateLost, match="have died: member 2 and member 3"):
         plan_moves(LENGTHS, [0, 1, 2, 3], [0, 1])
-    with pytest.raises(StateLost, match="members 3 and 0 have died together"):
+    with pytest.raises(StateLost, match="have died: member 3 and member 0"):
         plan_moves(LENGTHS, [0, 1, 2, 3], [1, 2])

@@ -89,7 +89,7 @@ class Job(Loop):
         options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
         if shard:
-            refuse_sharded_job(joined, options)
+            refuse_sharded_job(options)
         constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
         super().__init__(adapter, **joined, **constants, strict=strict, **options)
 

@@ -103,13 +103,8 @@ def refuse_sharded(
             )
 
 
-def refuse_sharded_job(joined: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def refuse_sharded_job(options: Mapping[str, Any]) -> None:
     """Raise NotImplementedError for arguments of Loop that a job with shard=True does not
     support."""
-    if joined.get("membership"):
-        raise NotImplementedError(
-            "shard=True does not support `ddl elastic run` yet, whose jobs get and lose workers by"
-            " plans; start the processes with ddlrun"
-        )
     if find_options(options.get("audit"), options.get("audit_action"))[0]:
         raise NotImplementedError("shard=True does not support audits; set audit to 0")

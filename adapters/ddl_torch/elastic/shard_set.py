@@ -92,3 +92,25 @@ def restore(name: str, found: Mapping[str, Any]) -> Any:
     """Return a slot that is not sharded, as a table describes it."""
     data = np.array(found["value"], np.uint8)
     return unpack(name, protocol.Tensor(found["dtype"], tuple(found["shape"]), data))
+
+
+class WholeOptimizer:
+    """The optimizer as if it was not sharded, for ddl_torch.elastic.state."""
+
+    def __init__(self, groups: list[dict[str, Any]], slots: dict[int, dict[str, Any]]) -> None:
+        self.param_groups, self._slots = groups, slots
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self._slots, "param_groups": self.param_groups}
+
+
+class InRanges(Tensor):
+    """A stand-in for the gradient of a whole parameter, which no rank has."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(
+            "a sharded job has the gradients of this process's ranges only, so a program cannot use"
+            " the gradients of whole parameters, as torch.nn.utils.clip_grad_norm_ does. Use a job"
+            " without shard=True"
+        )

@@ -23,34 +23,19 @@ from ddl_torch.elastic import TorchAdapter
 from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.refusals import refuse_sharded
-from ddl_torch.elastic.shard_set import Shard, TorchShards, make_shard, restore
+from ddl_torch.elastic.shard_set import (
+    InRanges,
+    Shard,
+    TorchShards,
+    WholeOptimizer,
+    make_shard,
+    restore,
+)
 from ddl_torch.elastic.shares import ShareArrays
 from ddl_torch.elastic.tensors import pack
 
 # All their operations are elementwise, so their bits do not depend on the cut.
 OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-
-
-class WholeOptimizer:
-    """The optimizer as if it was not sharded, for ddl_torch.elastic.state."""
-
-    def __init__(self, groups: list[dict[str, Any]], slots: dict[int, dict[str, Any]]) -> None:
-        self.param_groups, self._slots = groups, slots
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"state": self._slots, "param_groups": self.param_groups}
-
-
-class InRanges(Tensor):
-    """A stand-in for the gradient of a whole parameter, which no rank has."""
-
-    @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-        raise RuntimeError(
-            "a sharded job has the gradients of this process's ranges only, so a program cannot use"
-            " the gradients of whole parameters, as torch.nn.utils.clip_grad_norm_ does. Use a job"
-            " without shard=True"
-        )
 
 
 class ShardedAdapter(TorchAdapter):
@@ -202,7 +187,7 @@ class ShardedAdapter(TorchAdapter):
         return elastic_state.read(self.model, self._whole(slots), self._also)
 
     def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> protocol.PartialState:
-        found = protocol.PartialState(self._replicated() if is_first else {})
+        found = protocol.PartialState(self.replicated() if is_first else {})
         names: dict[nn.Parameter, list[str]] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             names.setdefault(parameter, []).append(f"model.{name}")
@@ -223,8 +208,7 @@ class ShardedAdapter(TorchAdapter):
                 found[name] = protocol.Tensor(packed.dtype, shape, packed.data, begin)
         return found
 
-    def _replicated(self) -> protocol.State:
-        """Return the part of the state that is not sharded."""
+    def replicated(self) -> protocol.State:
         self._reading.append(True)
         try:
             state = elastic_state.read(self.model, self._whole({}), self._also)
@@ -234,6 +218,13 @@ class ShardedAdapter(TorchAdapter):
             if parameter in self._at:
                 del state[f"model.{name}"]
         return state
+
+    def parameters(self) -> protocol.State:
+        return {
+            f"model.{name}": pack(name, parameter.detach().clone())
+            for name, parameter in self.model.named_parameters(remove_duplicate=False)
+            if parameter in self._at
+        }
 
     def _whole(self, slots: dict[int, dict[str, Any]]) -> Any:
         groups = zip(self.optimizer.param_groups, self._groups, strict=True)
@@ -247,4 +238,7 @@ class ShardedAdapter(TorchAdapter):
         super().load(state)
         if self._arrays:
             self._buffers = ModelBuffers(self.model, self._takes_first)
+        if isinstance(state, protocol.PartialState):
+            self.install(self._installed)
+        elif self._arrays:
             self._shard()
