@@ -32,7 +32,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-ucx test-asan \
-  test-tsan test-arm64 fuzz test-bits test-invariant test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer torch-parts wheels test-wheels man abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits test-invariant test-law test-sharded chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer torch-parts wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -192,6 +192,9 @@ test-invariant: ## compare all bits of invariant sums on 1 to 8 ranks over all l
 
 test-law: $(VENV)/test.stamp ## train programs that change what decides the next step while workers are replaced, programs with hidden state, and audited jobs; twenty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_law.py tests/elastic/test_verify.py tests/elastic/test_audit.py
+
+test-sharded: $(VENV)/test.stamp ## train elastic jobs with a sharded optimizer on any number of ranks, which die in every phase, join and leave; twenty minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_sharded.py tests/elastic/test_sharded_resizing.py tests/elastic/test_cut.py
 
 chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, fifty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/scheduler tests/lab/test_elastic_halves.py tests/lab/test_elastic_phases.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py

@@ -36,9 +36,16 @@ class Tensor:
     dtype: str  # the framework's name for it
     shape: tuple[int, ...]
     data: Array  # the tensor's bytes
+    begin: int = 0  # the position of `data` in the tensor's bytes, in a PartialState
 
 
 State = dict[str, Tensor]
+
+
+class PartialState(State):
+    """The part of a state that one rank writes to a checkpoint. The other ranks write the rest."""
+
+
 # The prefix of state entries that affect the next step but are not computed by training, such as
 # whether a parameter is trained. Digests omit them, because a rank may have changed them for an
 # evaluation.

@@ -70,6 +70,9 @@ class Admission(Step):
             self._expel(refused)
         self.phase = Phase.AGREED
 
+    def _prepare(self) -> None:
+        """Do nothing: before the first step each rank has the whole state."""
+
     def _expel(self, refused: Mapping[int, str]) -> None:
         """Expel the refused ranks. Raises PeerLost: the other ranks recover as after a death."""
         comm = self._group.comm

@@ -229,6 +229,11 @@ class Membership:
         return self._plan is not None and self._plan.is_ready
 
     @property
+    def planned(self) -> Sequence[int]:
+        """The members of the pending plan."""
+        return self._plan.members if self._plan else ()
+
+    @property
     def ends_job(self) -> bool:
         """True if the ranks have agreed on a plan by which the last member leaves."""
         return self.is_agreed and self._plan is not None and not self._plan.members

@@ -51,6 +51,7 @@ from ddl_core.errors import DdlError, PeerLost
 from ddl_elastic.base.audits import AuditError
 from ddl_elastic.base.protocol import AuditFinding
 from ddl_elastic.frameworks.protocol import Ready, Share, Summed
+from ddl_elastic.sharded.shards import Shards
 from ddl_elastic.step.audit import (
     NOTHING,
     STATE,
@@ -104,6 +105,7 @@ class RankGroup:
     is_awaited: bool = False  # the other ranks wait until this rank's program takes part
     writer_is_done: bool = False  # the rank that wrote files has finished and left
     audit: Audit | None = None  # None if no share is compared
+    shards: Shards | None = None  # None if each rank has the whole state
 
     def __post_init__(self) -> None:
         self.watch.watchdog.spares = self._receiving
@@ -208,6 +210,7 @@ class Step:
         add_to = getattr(summed, "add", add_arrays)  # a framework may bring its own addition
         self._partial = PartialSums(group.workers, summed.free, add_to)
         self._works: list[Work[Any]] = []  # the started sums, by array
+        self._shards = group.shards
         self._audit = group.audit if trains else None
         self.is_audit = False  # whether the share that was yielded last is for an audit
         self._digests: dict[int, list[ShareDigest]] = {}  # by worker: of its computations here
@@ -227,6 +230,8 @@ class Step:
         missing = self._group.owned - self._partial.held
         if self._group.observing or missing != {worker} or self.is_audit:
             return None
+        if self._shards and not self._shards.is_settled(self._group.comm):
+            return None
 
         def ready(share: Share, count: int) -> None:
             self._partial.add(worker, share, count)
@@ -240,6 +245,7 @@ class Step:
         on. After a death it also yields the adopted workers."""
         while self.phase is not Phase.AGREED:
             try:
+                self._prepare()
                 yield from self._missing()
                 self._reduce()
                 self._vote()
@@ -248,6 +254,15 @@ class Step:
         self._partial.clear()
         if self.recovery:
             self.recovery.seconds = time.monotonic() - self._noticed
+
+    def enter(self) -> None:
+        """Prepare this rank for the step, also after deaths, without computing anything."""
+        while True:
+            try:
+                self._prepare()
+                return
+            except LOST:
+                self._recover(time.monotonic())
 
     def _missing(self) -> Iterator[int]:
         while missing := self._find_missing():
@@ -393,6 +408,7 @@ class Step:
     def _reduce(self) -> None:
         if self.phase is Phase.VOTE:
             return
+        self._prepare()  # the watch may have replaced the comm
         self.phase = Phase.REDUCE
         if self._group.observing:
             self._tell_kind()
@@ -400,7 +416,17 @@ class Step:
         for work in self._works:
             work.wait()
         self._works.clear()
+        if self._shards and self._trains:
+            self._works = self._shards.spread()
+            for work in self._works:
+                work.wait()
+            self._works.clear()
         self.phase = Phase.VOTE
+
+    def _prepare(self) -> None:
+        """Let this rank hold the ranges of a sharded state that the next sums need."""
+        if self._shards and self.phase is not Phase.VOTE:
+            self._shards.prepare(self._group.comm, self._group.members)
 
     def _tell_kind(self) -> None:
         """Let observing ranks take part in a training step whose arrays have the layout that they
@@ -465,8 +491,10 @@ class Step:
         nodes = order.parts(comm.rank)
         for number in range(len(self._works), count):
             brought, op = self._partial.arrays(nodes, number), self._ops[number]
-            recv = self._result[number]
-            work = self._group.sums.start(number, comm, order, brought, recv, op)
+            recv, counts = self._result[number], None
+            if self._shards and self._trains and number < self._shards.arrays:
+                recv, counts = self._shards.target(number)
+            work = self._group.sums.start(number, comm, order, brought, recv, op, counts)
             self._works.append(work)
 
     def _settle(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ddl_core import Comm, Order, Work
 from ddl_core.calls.arguments import Call
-from ddl_core.calls.order import allreduce_ordered
+from ddl_core.calls.order import allreduce_ordered, reduce_scatter_ordered
 from ddl_elastic.frameworks.protocol import Array
 
 
@@ -23,12 +23,24 @@ class Sums:
         self._last: dict[int, tuple[list[object], Call[Array]]] = {}
 
     def start(
-        self, number: int, comm: Comm, order: Order, parts: Sequence[Array], recv: Array, op: str
+        self,
+        number: int,
+        comm: Comm,
+        order: Order,
+        parts: Sequence[Array],
+        recv: Array,
+        op: str,
+        counts: Sequence[int] | None = None,
     ) -> Work[Any]:
-        """Start Comm.allreduce_ordered_async for array `number`, whose memory must not move."""
+        """Start Comm.allreduce_ordered_async for array `number`, whose memory must not move. With
+        counts, start Comm.reduce_scatter_ordered_async."""
         needed = [comm, order, recv, *parts]
         known, call = self._last.get(number, ([], None))
         if call is None or [*map(id, known)] != [*map(id, needed)]:
-            call = allreduce_ordered(order, parts, recv, op, comm.rank, comm.size)
+            ranks = comm.rank, comm.size
+            if counts is None:
+                call = allreduce_ordered(order, parts, recv, op, *ranks)
+            else:
+                call = reduce_scatter_ordered(order, parts, recv, counts, op, *ranks)
             self._last[number] = needed, call
         return comm.start(call)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import socket
 import struct
@@ -61,6 +62,7 @@ class Piece:
 
 
 Chunk = tuple[Piece, ...]
+Tensors = Mapping[str, tuple[str, tuple[int, ...]]]  # type and shape, by name
 
 
 class Storage(Protocol):
@@ -134,8 +136,8 @@ def cut(state: State, limit: int = CHUNK) -> list[Chunk]:
     chunks: list[list[Piece]] = [[]]
     room = limit
     for name, tensor in sorted(state.items()):
-        size, begin = tensor.data.nbytes, 0
-        while begin < size or begin == 0:
+        begin, size = tensor.begin, tensor.begin + tensor.data.nbytes
+        while begin < size or begin == tensor.begin:
             if not room:
                 chunks.append([])
                 room = limit
@@ -155,9 +157,9 @@ def pack(state: State, chunk: Chunk) -> memoryview:
     parts, end = list[Bytes](), 0
     for piece in chunk:
         tensor = state[piece.name]
-        parts.append(as_bytes(tensor)[piece.begin : piece.end])
+        parts.append(as_bytes(tensor)[piece.begin - tensor.begin : piece.end - tensor.begin])
         begin, end = end, end + parts[-1].size
-        is_whole = parts[-1].size == tensor.data.nbytes and tensor.dtype in _TYPES
+        is_whole = tensor.dtype in _TYPES and parts[-1].size == _size(tensor)
         head[piece.name if is_whole else _part_name(piece)] = {
             "dtype": _TYPES[tensor.dtype] if is_whole else "U8",
             "shape": tensor.shape if is_whole else parts[-1].shape,
@@ -169,6 +171,11 @@ def pack(state: State, chunk: Chunk) -> memoryview:
     file = np.empty(len(text) + end, np.uint8)
     np.concatenate([np.frombuffer(text, np.uint8), *parts], out=file)
     return file.data
+
+
+def _size(tensor: Tensor) -> int:
+    """Return the size of a whole tensor in bytes."""
+    return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
 
 
 def _part_name(piece: Piece) -> str:
@@ -201,7 +208,7 @@ class Manifest:
 
     steps: int
     constants: Mapping[str, Any]
-    tensors: Mapping[str, tuple[str, tuple[int, ...]]]  # type and shape, by name
+    tensors: Tensors
     chunks: Sequence[tuple[str, Chunk]]  # the files, and the contents of each
 
     @property
@@ -264,7 +271,7 @@ def manifests(storage: Storage) -> list[str]:
 
 def read_state(storage: Storage, manifest: Manifest) -> State:
     """Read a state. Raises DamagedCheckpoint, or OSError if the state may be intact."""
-    parts = {name: [b""] for name in manifest.tensors}
+    parts: dict[str, dict[int, bytes]] = {name: {} for name in manifest.tensors}
     for file, chunk in manifest.chunks:
         try:
             data = storage.read(file)
@@ -273,11 +280,16 @@ def read_state(storage: Storage, manifest: Manifest) -> State:
         if file_name(data) != file:
             raise DamagedCheckpoint(f"{manifest.name}: {file} is incomplete or was changed", file)
         for piece, part in _unpack(data, chunk):
-            parts[piece.name].append(part)
+            parts[piece.name][piece.begin] = part
     return {
-        name: Tensor(kind, shape, np.frombuffer(b"".join(parts[name]), np.uint8))
+        name: Tensor(kind, shape, _join(parts[name]))
         for name, (kind, shape) in manifest.tensors.items()
     }
+
+
+def _join(parts: Mapping[int, bytes]) -> Bytes:
+    """Return the parts of a tensor, which are given by their positions, as one array."""
+    return np.frombuffer(b"".join(part for _, part in sorted(parts.items())), np.uint8)
 
 
 def clean(storage: Storage, keep: int, saved: int = 0, needed: Sequence[int] = ()) -> None:

@@ -2,9 +2,9 @@
 """Checkpoints of a running job. Each rank writes its part in parallel with the steps. When the
 votes show that all ranks have finished, rank 0 writes the manifest.
 
-A part consists of some of the chunks, and a small file that lists them. Rank 0 merges the lists
-into the manifest. If a part is missing, because its rank died or its disk is full, that checkpoint
-is abandoned. The older ones stay, and training continues.
+A part consists of some of the chunks, and a small file that lists them and their tensors. Rank 0
+merges the lists into the manifest. If a part is missing, because its rank died or its disk is full,
+that checkpoint is abandoned. The older ones stay, and training continues.
 
 Each rank votes with its `word`, and all ranks learn the smallest one. For the state after s steps
 it is 4 s while a rank writes its part, 4 s + 1 when rank 0 waits for the parts of other ranks, and
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddl_elastic.base import environment
-from ddl_elastic.frameworks.protocol import State
+from ddl_elastic.frameworks.protocol import PartialState, State
 from ddl_elastic.storage import checkpoint
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Manifest, Storage
 from ddl_elastic.storage.object_storage import storage_at
@@ -137,6 +137,8 @@ class Saver:
         self._tensors = {name: (each.dtype, each.shape) for name, each in state.items()}
         chunks = checkpoint.cut(state)
         own = [(number, chunk) for number, chunk in enumerate(chunks) if number % ranks == rank]
+        if isinstance(state, PartialState):
+            own = [(number * ranks + rank, chunk) for number, chunk in enumerate(chunks)]
         self._is_written = self._is_complete = False
         self._copied.clear()
         self._start(lambda: self._write_part(state, own), _FINISHED if rank else _WAITS)
@@ -200,7 +202,8 @@ class Saver:
                     storage.write(file, data)
                     self.damaged.discard(file)
                 listed.append([number, file, [[each.name, each.begin, each.end] for each in chunk]])
-            storage.write(self._part.name, json.dumps(listed).encode())
+            part = {"tensors": self._tensors, "chunks": listed}
+            storage.write(self._part.name, json.dumps(part).encode())
             self._is_written = True
         except Exception:
             for file in written:  # no checkpoint will use it
@@ -215,8 +218,8 @@ class Saver:
         parts = [self._part.of(rank).name for rank in range(self._part.ranks)]
         try:
             if self._is_written:
-                chunks = self._read_parts(parts)
-                manifest = Manifest(self._part.steps, self._constants, self._tensors, chunks)
+                tensors, chunks = self._read_parts(parts)
+                manifest = Manifest(self._part.steps, self._constants, tensors, chunks)
                 storage.write(manifest.name, manifest.pack())
                 saved = self.saved = self._part.steps
         finally:
@@ -225,14 +228,18 @@ class Saver:
                     storage.remove(name)
             checkpoint.clean(storage, self._policy.keep, saved, self.needed())
 
-    def _read_parts(self, names: list[str]) -> list[tuple[str, checkpoint.Chunk]]:
-        listed = []
+    def _read_parts(
+        self, names: list[str]
+    ) -> tuple[checkpoint.Tensors, list[tuple[str, checkpoint.Chunk]]]:
+        listed, tensors = [], dict[str, tuple[str, tuple[int, ...]]]()
         try:
             for name in names:
-                listed += json.loads(self._policy.storage.read(name))
+                part = json.loads(self._policy.storage.read(name))
+                listed += part["chunks"]
+                tensors.update(part["tensors"])
         except (OSError, ValueError) as error:
             raise DamagedCheckpoint(f"a rank has not written its part: {error}") from error
-        return [
+        return tensors, [
             (file, tuple(checkpoint.Piece(*piece) for piece in pieces))
             for _, file, pieces in sorted(listed)
         ]

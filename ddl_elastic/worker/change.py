@@ -19,11 +19,12 @@ import numpy as np
 from ddl_core import Comm
 from ddl_elastic.base.protocol import Fingerprint, WarmedUp
 from ddl_elastic.frameworks.protocol import Framework, State
+from ddl_elastic.sharded.shards import Shards
 from ddl_elastic.step import transfer
 from ddl_elastic.step.admission import AdmissionError
 from ddl_elastic.step.membership import MembershipPlan, NotAdmitted, close
 from ddl_elastic.step.reform import LOST, UNKNOWN, RankProgress, decide, gather
-from ddl_elastic.step.step import RankGroup
+from ddl_elastic.step.step import PlainArrays, RankGroup, Step
 from ddl_elastic.step.transfer import Receiver
 from ddl_elastic.worker.evaluation import Table
 from ddl_elastic.worker.observer import Observer, Results
@@ -36,7 +37,7 @@ TRIES, PAUSE = 100, 0.02  # number of tries to read the state, and seconds betwe
 class Arrival:
     """The data that a joining worker has received, and the job's position at that time."""
 
-    observer: Observer
+    observer: Observer | None  # None in a sharded job
     state: State
     tables: list[Table]  # see evaluation.EvaluationHistory
     number: int
@@ -60,6 +61,8 @@ class SwitchingLoop(Protocol):
 
     def share_out(self, number: int) -> None: ...
 
+    def hand_over(self, members: Sequence[int]) -> None: ...
+
 
 def follow_plan(job: SwitchingLoop) -> None:
     """Switch to the planned comm if the ranks have agreed. Raises Left if this rank must leave."""
@@ -67,6 +70,11 @@ def follow_plan(job: SwitchingLoop) -> None:
     if membership is None or not membership.is_agreed:
         return
     began = time.monotonic()
+    staying = membership.planned
+    if group.shards and staying and group.shards.needs_hand_over(staying):
+        job.hand_over(staying)
+        if not membership.is_agreed:  # a death has cancelled the plan
+            return
     plan = membership.switch(group.comm)
     assert plan.comm
     group.watch.watchdog.observe(plan.comm)
@@ -90,12 +98,18 @@ def send_state(job: SwitchingLoop) -> None:
     group.sends_at = None
     if group.member not in group.observing:
         lacking = [rank for rank in range(group.comm.size) if rank not in group.whole]
-        where = {
-            **job.position,
-            "tables": [table.tolist() for table in job.past],
-            "audit": group.audit.known() if group.audit else {},
-        }
-        group.sender.send(group.comm, group.whole, lacking, job.framework.state(), where)
+        state, where = job.framework.state(), describe_position(job)
+        group.sender.send(group.comm, group.whole, lacking, state, where)
+
+
+def describe_position(job: SwitchingLoop) -> dict[str, Any]:
+    """Return the position of the job, for joining ranks."""
+    audit = job.group.audit
+    return {
+        **job.position,
+        "tables": [table.tolist() for table in job.past],
+        "audit": audit.known() if audit else {},
+    }
 
 
 def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
@@ -103,8 +117,12 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
     the share differs from that of the running workers. Raises JobOver."""
     group, membership, alone = job.group, job.group.membership, job.group.comm
     assert membership
-    results, receiver = Results(job.framework), Receiver()
-    receiver.reserve(job.framework.state())
+    shards = group.shards
+    if shards:
+        shards.join()
+    else:
+        results, receiver = Results(job.framework), Receiver()
+        receiver.reserve(job.framework.state())
     membership.inbox.channel.send(WarmedUp(candidate))
     while True:
         try:
@@ -122,10 +140,20 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
         membership.drop()
     close(alone)
     membership.joined()
+    if shards:
+        return _receive_shards(job, shards, number)
     observer = Observer(group, number, results, receiver, job.share_out)
     state, where = observer.receive()
     tables = [np.array(table) for table in where.pop("tables")]
     return Arrival(observer, state, tables, **where)
+
+
+def _receive_shards(job: SwitchingLoop, shards: Shards, number: int) -> Arrival:
+    """Receive this rank's ranges, while the other ranks prepare for the step of this number."""
+    Step(job.group, number, PlainArrays([])).enter()
+    state, where = shards.arrived()
+    tables = [np.array(table) for table in where.pop("tables")]
+    return Arrival(None, state, tables, **where)
 
 
 def rehearse(
@@ -134,7 +162,7 @@ def rehearse(
     """Allocate the memory for the switch on a member, in parallel with its steps. The allocation
     would be the slowest part of the switch."""
     whole = [each for each in ranks if each.whole]
-    if len(whole) < len(ranks):
+    if len(whole) < len(ranks) and not group.shards:
         group.sender.reserve(_read(framework), len(whole))
     transfer.warm_up(comm)
 
@@ -165,7 +193,8 @@ def _settle(job: SwitchingLoop, plan: MembershipPlan, own: RankProgress) -> int 
     group.joined = frozenset(each.member for each in ranks if each.is_new)
     number = max(each.step for each in ranks)
     has_begun = any(each.has_begun for each in ranks)
-    group.observed_by(frozenset(r.member for r in ranks if not r.whole), number + has_begun)
+    if not group.shards:  # otherwise the next step moves the ranges
+        group.observed_by(frozenset(r.member for r in ranks if not r.whole), number + has_begun)
     if has_begun:
         group.owners = decide(ranks, comm.rank, group.workers).owners
     else:

@@ -44,7 +44,7 @@ class CheckpointWriters:
         self._tell_held_up(steps)
         writers = self._writers(self._group.whole)
         own = self._group.comm.rank
-        if is_behind or own not in writers:
+        if is_behind or own not in writers or not self._can_write():
             self._saver.skip()
         else:
             self._saver.boundary(self._state, steps, writers.index(own), len(writers))
@@ -55,7 +55,7 @@ class CheckpointWriters:
         if not self._complete(steps):
             comm = self._group.comm
             writers = self._writers(range(comm.size))
-            if comm.rank in writers:
+            if comm.rank in writers and self._can_write():
                 rank, ranks = writers.index(comm.rank), len(writers)
                 self._saver.begin(self._state(), steps, rank, ranks)
             else:
@@ -64,7 +64,14 @@ class CheckpointWriters:
         self._tell_abandoned()
 
     def _writers(self, ranks: Iterable[int]) -> list[int]:
+        if self._group.shards:  # each rank has ranges that no other rank writes
+            return sorted(ranks)
         return sorted(set(self._group.owners).intersection(ranks))
+
+    def _can_write(self) -> bool:
+        """Return False if a rank has died, and its ranges of a sharded state have not moved yet."""
+        shards, comm = self._group.shards, self._group.comm
+        return not shards or not shards.has_begun or shards.is_settled(comm)
 
     def _complete(self, steps: int) -> bool:
         """Wait for the parts, then for the manifest. Return True, on all ranks, if a checkpoint

@@ -34,6 +34,7 @@ from ddl_elastic.frameworks.protocol import (
 )
 from ddl_elastic.hidden.checks import Checks
 from ddl_elastic.hidden.recording import Recorder, find_recording
+from ddl_elastic.sharded.cut import StateLost
 from ddl_elastic.shares.assign import assign
 from ddl_elastic.shares.balance import assigned
 from ddl_elastic.shares.loading import (
@@ -133,6 +134,9 @@ class Loop:
         watch = Watch(Watchdog(watchdog), membership.request_quorum if membership else None)
         self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
+        self.group.shards = getattr(framework, "shards", None)
+        if self.group.shards:
+            self.group.shards.where = lambda: change.describe_position(self)
         rate, action = find_options(audit, audit_action)
         self.group.audit = Audit(
             *(rate, action, seed, self.reporter.found),
@@ -255,6 +259,11 @@ class Loop:
                     )
                 if self._arrival:
                     break
+                if step.lost:
+                    self._reload(step.lost, call.begin)
+                    loader.close()
+                    loader = load(range(self._next, span.stop))
+                    continue
                 self.checks.committed()
                 if self.recorder:
                     self._record(step.number)
@@ -276,7 +285,7 @@ class Loop:
                 return
             self.arrive()
             self._end()
-            self.reporter.done(self._next, self.framework, self.group.comm)
+            self.reporter.done(self._next, self.framework.loss, self.group.comm, self.state)
         finally:
             self._past.leave()
             loader.close()
@@ -305,12 +314,7 @@ class Loop:
             if rank not in group.whole:
                 group.comm.expel(rank, "it has joined while the results may have been wrong")
 
-        def wait() -> None:
-            for _ in range(2):  # after the first vote, a rank may write a manifest
-                if saver:
-                    saver.wait()
-                self._finish()
-
+        wait = self._wait_for_saver
         try:
             found, text = rollback.settle(audit, self._next, begin, saver, wait, self.agree)
         except AuditError as error:
@@ -324,6 +328,22 @@ class Loop:
             self.reporter.rolled_back(found.step, first, found.text)
         audit.settled(self._next)
         return found is not None
+
+    def _reload(self, error: StateLost, begin: int) -> None:
+        """Continue from the newest checkpoint after the state was lost. Raises StateLost if there
+        is none."""
+        saver, wait = self.group.saver, self._wait_for_saver
+        found = rollback.find_after_loss(error, self._next, begin, saver, wait, self.agree)
+        self.log(found.text)
+        self.framework.load(found.state)
+        self._next = found.step
+
+    def _wait_for_saver(self) -> None:
+        """Wait until no rank writes a checkpoint."""
+        for _ in range(2):  # after the first vote, a rank may write a manifest
+            if self.group.saver:
+                self.group.saver.wait()
+            self._finish()
 
     def stop(self) -> None:
         """End the training after the current step. All ranks call this in the same step."""
@@ -377,8 +397,19 @@ class Loop:
 
     def hash(self) -> str:
         """Return the SHA-256 of the current state: the model, the optimizer, and all else that
-        checkpoints contain. After the last step it is the digest that reports show."""
-        return digest(self.framework.state())
+        checkpoints contain. After the last step it is the digest that reports show. In a sharded
+        job all ranks call it, like `state`."""
+        return digest(self.state())
+
+    def state(self) -> State:
+        """Return the state by name. In a sharded job all ranks call this, between two steps. It
+        gathers the whole model and optimizer on each rank."""
+        shards = self.group.shards
+        if shards and shards.has_begun:
+            shards.exports = True
+            self._finish()
+            shards.exports = False
+        return self.framework.state()
 
     @property
     def is_writer(self) -> bool:
@@ -413,7 +444,8 @@ class Loop:
         if audit and audit.rate:
             # A rollback removes the checkpoint of the step since which a rank may be wrong.
             saver.needed = lambda: (audit.start or 0, audit.trusted(self.group.members) - 1)
-        state, reporter = self.framework.state, self.reporter
+        shards, reporter = self.group.shards, self.reporter
+        state = shards.own_state if shards else self.framework.state
         self._writers = CheckpointWriters(saver, self.group, state, self._finish, reporter)
         if self.is_new:
             saver.skip()
@@ -514,6 +546,16 @@ class Loop:
         else:
             self._finish()
         self.group.writer_is_done = self._first_left
+
+    def hand_over(self, members: Sequence[int]) -> None:
+        """Move the ranges of a sharded state to these members of the group."""
+        shards = self.group.shards
+        assert shards
+        shards.keepers = [each for each in self.group.members if each in members]
+        try:
+            self._finish()
+        finally:
+            shards.keepers = None
 
     def _come(self) -> None:
         """Stop observing: from now on this rank's program takes part in the operations."""
@@ -656,6 +698,7 @@ class ElasticStep:
         self.is_agreed = False
         self._loop, self._loader = loop, loader
         self._step: Step | None = None
+        self.lost: StateLost | None = None  # the error if the step has no result
         self._admission: Recovery | None = None
         self._computed: Share | None = []  # the last share; None until it is computed
 
@@ -693,13 +736,13 @@ class ElasticStep:
             )
             if self._step.has_audits:
                 self._step.record_state(self._digest_state())
-            for worker in self._step.shares():
-                began = time.monotonic()
-                yield from self._share(worker, partial(self._loader.take, self.number))
-                if self._step.is_audit:
-                    loop.reporter.audited()
-                else:
-                    loop.reporter.computed(time.monotonic() - began)
+            try:
+                yield from self._shares(self._step)
+            except StateLost as error:
+                assert loop.group.shards
+                loop.group.shards.forget()
+                self.lost, self.is_agreed = error, True
+                return
         if loop.group.saver:
             loop.group.saver.wait_for_copy()
         # Make the random numbers of an optimizer or a schedule the same on all ranks.
@@ -710,6 +753,17 @@ class ElasticStep:
 
     def _apply(self) -> None:
         self._loop.framework.apply()
+
+    def _shares(self, step: Step) -> Iterator[Any]:
+        """Yield the batches of this rank's shares."""
+        loop = self._loop
+        for worker in step.shares():
+            began = time.monotonic()
+            yield from self._share(worker, partial(self._loader.take, self.number))
+            if step.is_audit:
+                loop.reporter.audited()
+            else:
+                loop.reporter.computed(time.monotonic() - began)
 
     def _reference(self) -> Iterator[Any]:
         """Yield the reference batch for the admission twice. Both shares have the same bits unless
@@ -740,10 +794,13 @@ class ElasticStep:
     def _pass_by(self) -> None:
         """Skip a step of a call that this rank has missed. The program computes with filler values,
         and loading the received state undoes their effect."""
-        framework = self._loop.framework
+        framework, shards = self._loop.framework, self._loop.group.shards
         for array in framework.result():
             array.fill(1)
-        self._apply()
+        if shards:  # this rank has received ranges, which must not change
+            shards.abandon()
+        else:
+            self._apply()
         self.is_agreed = True
 
     def _begin(self) -> None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ddl_core import Comm
 from ddl_elastic.base import protocol, timeline
-from ddl_elastic.frameworks.protocol import Framework, digest_parts
+from ddl_elastic.frameworks.protocol import State, digest_parts
 from ddl_elastic.step.step import Recovery
 
 REPORT_EVERY = 0.1  # seconds
@@ -136,18 +136,16 @@ class Reporter:
         lost = f"({self._dropped} lines before this one are lost) " if self._dropped else ""
         return lost + self._lines[0]
 
-    def done(self, steps: int, framework: Framework, comm: Comm) -> None:
+    def done(self, steps: int, loss: float, comm: Comm, state: Callable[[], State]) -> None:
         """Report that all steps are done, with the final loss and digests."""
         if self._traces:
             timeline.save(self._traces, comm, self._jobs)
         self._jobs += 1
         if self._channel:
-            found = digest_parts(framework.state())
+            found = digest_parts(state())
             self.flush()
-            self._channel.send(self._progress(steps - 1, framework.loss))
-            self._channel.send(
-                protocol.TrainingDone(steps, framework.loss, found.whole, found.parts)
-            )
+            self._channel.send(self._progress(steps - 1, loss))
+            self._channel.send(protocol.TrainingDone(steps, loss, found.whole, found.parts))
 
     def _progress(self, step: int, loss: float) -> protocol.StepCommitted:
         return protocol.StepCommitted(step, loss, self._shares, self._busy, self._audited)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The actions after an audit has found that committed steps may be wrong.
+"""The returns to a checkpoint: after an audit has found that committed steps may be wrong, or after
+the state of a sharded job was lost.
 
-The worker that computes wrongly has been expelled by then. All states before the first step in
+The worker that computes wrongly has been expelled before. All states before the first step in
 which it may have been wrong are correct, and so are their checkpoints. A job with audits writes a
 checkpoint of its initial state, so that a correct one always exists.
 """
@@ -15,6 +16,7 @@ import numpy as np
 
 from ddl_elastic.base.audits import AuditError
 from ddl_elastic.frameworks.protocol import Array, Share, State
+from ddl_elastic.sharded.cut import StateLost
 from ddl_elastic.step.audit import Audit
 from ddl_elastic.storage import checkpoint
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Storage
@@ -60,13 +62,7 @@ def settle(
         return None, f"{doubt}; audit_action=continue, so the job continues with them"
     wait()
     storage = saver.storage if saver else None
-
-    def choose(worker: int) -> list[Array]:
-        found = newest_before(storage, first, audit.start) if worker == 0 and storage else NONE
-        return [np.array([float(found if worker == 0 else 0)])]
-
-    (chosen,) = agree(choose, [np.empty(1)], "sum")
-    target = int(chosen[0])
+    target = choose(storage, first, audit.start, agree)
     if not doubt:
         return None, ""
     if audit.action == "stop":
@@ -79,9 +75,43 @@ def settle(
         raise AuditError(
             f"{doubt}, and {why}. Start the job again, or accept them by audit_action=continue"
         )
+    return read(storage, target, doubt), ""
+
+
+def choose(storage: Storage | None, first: int, start: int | None, agree: Agree) -> int:
+    """Return the result of `newest_before` for the rank that has logical worker 0, on all ranks."""
+
+    def compute(worker: int) -> list[Array]:
+        found = newest_before(storage, first, start) if worker == 0 and storage else NONE
+        return [np.array([float(found if worker == 0 else 0)])]
+
+    (chosen,) = agree(compute, [np.empty(1)], "sum")
+    return int(chosen[0])
+
+
+def read(storage: Storage, target: int, why: str) -> Return:
+    """Return the checkpoint after `target` steps. `why` is the reason for the log."""
     manifest = checkpoint.read_manifest(storage, checkpoint.manifest_name(target))
-    text = f"{doubt}; the job continues from the checkpoint after {target} steps"
-    return Return(target, checkpoint.read_state(storage, manifest), text), ""
+    text = f"{why}; the job continues from the checkpoint after {target} steps"
+    return Return(target, checkpoint.read_state(storage, manifest), text)
+
+
+def find_after_loss(
+    error: StateLost,
+    following: int,
+    begin: int,
+    saver: Saver | None,
+    wait: Callable[[], object],
+    agree: Agree,
+) -> Return:
+    """Return the newest checkpoint, after the state was lost. All ranks call it, and have dropped
+    the state. Raises StateLost if there is no checkpoint. For the arguments see `settle`."""
+    if saver:
+        wait()
+        target = choose(saver.storage, following + 1, None, agree)
+        if target > begin or target == begin == 0:
+            return read(saver.storage, target, str(error))
+    raise StateLost(f"{error}. The job has no checkpoint in this call of job.steps") from error
 
 
 def newest_before(storage: Storage, first: int, start: int | None) -> int:

@@ -36,6 +36,7 @@ from ddl_elastic.worker import joining
 from ddl_elastic.worker.rounds import ElasticRound, RoundsLoop
 from ddl_torch.elastic.adapter import BUCKET_BYTES, BuffersKind, TorchAdapter
 from ddl_torch.elastic.pins import pin, seed
+from ddl_torch.elastic.refusals import refuse_sharded_job
 from ddl_torch.elastic.rounds import MomentsKind
 
 __all__ = ["Adapter", "Job", "TorchAdapter", "pin", "preload", "seed"]
@@ -58,6 +59,7 @@ class Job(RoundsLoop):
     also                   other objects with a state that the loop changes, by name: schedules,
                            averaged models, gradient scalers; saved and sent to joining processes
     strict                 make hidden state an error, not a warning: docs/elastic/reference.md
+    shard                  True to shard the optimizer's state: docs/elastic/sharded.md
     checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job also resumes; steps
                            between two checkpoints; number of checkpoints to keep
     """
@@ -76,17 +78,21 @@ class Job(RoundsLoop):
         comm: ddl_core.Comm | None = None,
         also: Mapping[str, Any] | None = None,
         strict: bool = False,
+        shard: bool = False,
         checkpoint: str | None = None,
         every: int = 100,
         keep: int = 3,
         **options: Any,
     ) -> None:
         pin(threads)
-        adapter = TorchAdapter(
-            model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also
-        )
+        kind: type[TorchAdapter] = TorchAdapter
+        if shard:
+            from ddl_torch.elastic.sharded import ShardedAdapter as kind
+        adapter = kind(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
         options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
+        if shard:
+            refuse_sharded_job(options)
         constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
         super().__init__(adapter, **joined, **constants, strict=strict, **options)
         self._adapter = adapter

@@ -81,7 +81,8 @@ class TorchAdapter(Loading):
         gradients, buffers = self._gradients.buckets, self._buffers.kinds
         self._moments = self._rounds.make_moments() if self._rounds and self._is_local else None
         moments = self._moments.kinds if self._moments else ()
-        self._layout = ShareLayout(gradients, buffers, self._buffers.op, moments)
+        apart = hasattr(self, "shards")
+        self._layout = ShareLayout(gradients, buffers, self._buffers.op, moments, apart)
         self._shares = Shares(self._layout)
         self._result = self._shares.take_arrays()
 

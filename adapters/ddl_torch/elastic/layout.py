@@ -39,8 +39,9 @@ class ShareLayout:
     """The layout of shares with these buckets of parameters and these groups of buffers and of
     moments, each of one type.
 
-    op   how the shares' buffers are combined; all else is averaged
-    ops  how each array is combined: "average" or "sum"
+    op     how the shares' buffers are combined; all else is averaged
+    apart  True to keep the gradients in arrays of their own
+    ops    how each array is combined: "average" or "sum"
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ShareLayout:
         buffers: Sequence[Sequence[Tensor]],
         op: str,
         moments: Sequence[Sequence[Tensor]] = (),
+        apart: bool = False,
     ) -> None:
         kind = wide(buckets[-1][0]) if buckets else torch.float64
         numbers = torch.empty(2 + sum(map(len, buckets)), dtype=kind)
@@ -58,7 +60,8 @@ class ShareLayout:
         self.ops = ["average"] * len(buckets)
         for number, section in enumerate(self.sections[len(buckets) :], len(buckets)):
             own = op if number < self.buckets + self.buffers else "average"
-            for array in range(max(0, len(buckets) - 1), len(self.arrays)):
+            first = len(buckets) if apart else max(0, len(buckets) - 1)
+            for array in range(first, len(self.arrays)):
                 like = self.sections[self.arrays[array][0]][0]
                 if self.ops[array] == own and wide(like) == wide(section[0]):
                     self.arrays[array].append(number)

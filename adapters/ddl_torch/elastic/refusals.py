@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
 
+from ddl_elastic.base.audits import find_options
 from ddl_torch.batch_norm import SyncBatchNorm
 
 # Class names, so that the classes need not be imported.
 _SHARDED = ("DTensor", "FSDPModule", "FullyShardedDataParallel", "ZeroRedundancyOptimizer")
+
+# They read all gradients or parameters between two steps.
+_UNSHARDED = ("GradScaler", "AveragedModel")
 
 
 def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -55,3 +61,50 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if parameter not in known:
             shape = tuple(parameter.shape)
             raise ValueError(f"optimizer has a parameter of shape {shape} that model does not have")
+
+
+def refuse_sharded(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    supported: tuple[type, ...],
+    also: Mapping[str, Any],
+) -> None:
+    """Raise TypeError or ValueError for models and optimizers that a job with shard=True does not
+    support. `supported` are the optimizers."""
+    kind = type(optimizer)
+    if kind not in supported:
+        names = ", ".join(each.__name__ for each in supported)
+        raise TypeError(
+            f"optimizer is of {kind.__module__}.{kind.__qualname__}; shard=True supports {names},"
+            " which compute each element by itself. The bits of other optimizers may depend on the"
+            " cut of the state between the processes"
+        )
+    if any(group.get("fused") for group in optimizer.param_groups):
+        raise ValueError("optimizer has fused=True, which shard=True does not support")
+    memory = dict[int, str]()
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        shown = f"{name} is a parameter of {parameter.dtype} on {parameter.device}"
+        if parameter.dtype not in (torch.float32, torch.float64) or not parameter.is_cpu:
+            raise TypeError(f"{shown}; shard=True supports float32 and float64 on the CPU")
+        if not parameter.is_contiguous():
+            raise ValueError(f"{name} is not contiguous in memory; shard=True requires this")
+        if not parameter.numel():
+            raise ValueError(f"{name} has no elements, which shard=True does not support")
+        other = memory.setdefault(parameter.untyped_storage().data_ptr(), name)
+        if other != name:
+            raise ValueError(f"{name} and {other} share memory, which shard=True does not support")
+    for name, each in also.items():
+        if type(each).__name__ in _UNSHARDED:
+            raise TypeError(
+                f"also[{name!r}] is an object of {type(each).__name__}, which needs whole gradients"
+                " or parameters between two steps; shard=True does not support it"
+            )
+
+
+def refuse_sharded_job(options: Mapping[str, Any]) -> None:
+    """Raise NotImplementedError for arguments of Loop that a job with shard=True does not
+    support."""
+    if find_options(options.get("audit"), options.get("audit_action"))[0]:
+        raise NotImplementedError("shard=True does not support audits; set audit to 0")

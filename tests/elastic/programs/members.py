@@ -210,6 +210,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
     more = {"momentum": 0.9} if make is torch.optim.SGD else {}
     optimizer = make(model.parameters(), lr=2e-3, **more)
     loop = Loop(case.get("loop", "plain"), model, optimizer)
+    saved = case.get("saved", f"{path.stem}.saved")
     job = elastic.Job(
         model,
         optimizer,
@@ -221,9 +222,11 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         buffers=case.get("buffers", "average"),
         bucket_bytes=case.get("bucket_bytes", elastic.adapter.BUCKET_BYTES),
         watchdog=case.get("watchdog", 0),
-        checkpoint=str(path.with_suffix(".saved")) if "every" in case else None,
+        checkpoint=str(path.with_name(saved)) if "every" in case else None,
         every=case.get("every", 1),
         also={"schedule": loop.schedule},
+        shard=case.get("shard", False),
+        strict=case.get("strict", False),
     )
     deaths = Deaths(case, path, log)
     deaths.group = job.group
@@ -232,7 +235,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         train_rounds(case, job, loop, data, deaths, log, reading)
     else:
         train_steps(case, job, loop, data, deaths, log, reading)
-    state = digest(job.framework.state() | loop.state())
+    state = digest(job.state() | loop.state())
     log("end", state, job.group.comm.size, job.is_writer)
     job.close()
 

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cut of arrays into ranges, and the ranks that hold each range. Pure.
+
+An array consists of tensors. It is cut into one range for each rank. A range has two holders: its
+owner, and the next rank in order. So no range is lost if one rank dies.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+# A tensor is cut at multiples of this number of elements. Vectorized kernels compute the last
+# elements of a tensor by other instructions, so a cut must not move them.
+BLOCK = 64
+
+Interval = tuple[int, int]  # the first element, and the first one after the end
+
+
+class TensorPiece(NamedTuple):
+    """A part of one tensor of an array; `begin` and `end` count the tensor's elements."""
+
+    array: int
+    tensor: int
+    begin: int
+    end: int
+
+
+class StateLost(RuntimeError):
+    """Error: both holders of a range have died."""
+
+
+def cut(lengths: Sequence[int], ranks: int) -> list[int]:
+    """Return the bounds of the ranks' ranges in an array of tensors with these lengths."""
+    starts = [0, *accumulate(lengths)]
+    bounds = list[int]()
+    for rank in range(ranks):
+        bound = starts[-1] * rank // ranks
+        start = starts[bisect_right(starts, bound) - 1]
+        bounds.append(start + (bound - start) // BLOCK * BLOCK)
+    return [*bounds, starts[-1]]
+
+
+def held(bounds: Sequence[int], rank: int) -> list[Interval]:
+    """Return the intervals that a rank holds, ascending: its own range and the range before it.
+    Neighbouring ranges are one interval."""
+    ranks = len(bounds) - 1
+    if rank:
+        return [(bounds[rank - 1], bounds[rank + 1])]
+    if ranks <= 2:
+        return [(0, bounds[ranks])]
+    return [(0, bounds[1]), (bounds[ranks - 1], bounds[ranks])]
+
+
+def pieces(array: int, lengths: Sequence[int], interval: Interval) -> Iterator[TensorPiece]:
+    """Yield the pieces of an array's interval, ascending."""
+    starts = [0, *accumulate(lengths)]
+    begin, end = interval
+    number = bisect_right(starts, begin) - 1
+    while begin < end:
+        stop = min(end, starts[number + 1])
+        if begin < stop:
+            yield TensorPiece(array, number, begin - starts[number], stop - starts[number])
+        begin, number = stop, number + 1
+
+
+class Move(NamedTuple):
+    """A piece that rank `source` sends to rank `target`. The two may be the same."""
+
+    source: int
+    target: int
+    piece: TensorPiece
+
+
+def plan_moves(
+    lengths: Sequence[Sequence[int]],
+    before: Sequence[int] | None,
+    members: Sequence[int],
+    keepers: Sequence[int] | None = None,
+) -> list[Move]:
+    """Return the moves after which each rank of a new group holds its ranges.
+
+    lengths  for each array, the lengths of its tensors
+    before   the members whose ranks held the ranges, or None if each rank held everything
+    members  the members of the new group, by rank
+    keepers  the members between which the state is cut; None means all members
+
+    Raises StateLost if no member of the new group held a range.
+    """
+    rank_of = {member: rank for rank, member in enumerate(members)}
+    moves = list[Move]()
+    for array, each in enumerate(lengths):
+        targets = [rank_of[member] for member in keepers or members]
+        bounds = cut(each, len(targets))
+        sources = [] if before is None else list(_sources(each, before, rank_of))
+        for number, target in enumerate(targets):
+            for begin, end in held(bounds, number):
+                if before is None:
+                    moves += (Move(target, target, p) for p in pieces(array, each, (begin, end)))
+                for (first, last), holders in sources:
+                    part = max(begin, first), min(end, last)
+                    source = target if target in holders else holders[0]
+                    if part[0] < part[1]:
+                        moves += (Move(source, target, p) for p in pieces(array, each, part))
+    return moves
+
+
+def describe(holders: Sequence[int]) -> str:
+    return " and ".join(f"member {each}" for each in holders)
+
+
+def _sources(
+    lengths: Sequence[int], before: Sequence[int], rank_of: dict[int, int]
+) -> Iterator[tuple[Interval, list[int]]]:
+    """Yield each range that is not empty with the ranks that hold it, the owner first."""
+    bounds = cut(lengths, len(before))
+    for number, member in enumerate(before):
+        interval = bounds[number], bounds[number + 1]
+        holders = dict.fromkeys((member, before[(number + 1) % len(before)]))
+        found = [rank_of[each] for each in holders if each in rank_of]
+        if interval[0] == interval[1]:
+            continue
+        if not found:
+            raise StateLost(
+                f"all holders of some ranges of the state have died: {describe(list(holders))}"
+            )
+        yield interval, found

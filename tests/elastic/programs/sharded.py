@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train with a sharded optimizer, in two calls of job.steps; prints the final state's hash.
+
+    ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
+        [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER]
+
+--whole is the same job without shards. Each step takes a while, so that workers join in time.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ddl_torch.elastic as elastic
+from ddl_elastic.sharded.shards import Shards
+
+STEPS = 60  # of each call
+SCALE = [sys.executable, "-m", "ddl_launch.commands", "elastic", "scale", "sharded"]
+
+
+def when(flag: str) -> dict[int, list[int]]:
+    """Return the members by step."""
+    found: dict[int, list[int]] = {}
+    for text in sys.argv[sys.argv.index(flag) + 1].split(",") if flag in sys.argv else []:
+        step, member = map(int, text.split(":"))
+        found.setdefault(step, []).append(member)
+    return found
+
+
+def strike(job: elastic.Job, what: str) -> None:
+    """Kill a member while ranges move: "hand over:3" while the state moves to those who stay, or
+    "join:1" while others receive it."""
+    kind, member = what.split(":")
+    name = "_move" if kind == "hand over" else "_send_replicated"
+    move = getattr(Shards, name)
+
+    def struck(shards: Shards, *arguments: Any) -> Any:
+        if job.group.member == int(member) and (kind == "join" or shards.keepers is not None):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return move(shards, *arguments)
+
+    setattr(Shards, name, struck)
+
+
+def main() -> None:
+    torch.manual_seed(1)
+    data = torch.utils.data.TensorDataset(torch.randn(96, 16), torch.randint(3, (96,)))
+    model = nn.Sequential(
+        nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 3)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+    job = elastic.Job(
+        model,
+        optimizer,
+        batch=24,
+        logical=8,
+        bucket_bytes=1000,
+        also={"schedule": schedule},
+        shard="--whole" not in sys.argv,
+        strict=True,
+    )
+    if "--strike" in sys.argv:
+        strike(job, sys.argv[sys.argv.index("--strike") + 1])
+    leaves, kills, sizes = when("--leave"), when("--kill"), when("--scale")
+    for _ in range(2):
+        for step in job.steps(data, steps=STEPS):
+            for x, y in step:
+                step.backward(functional.cross_entropy(model(x), y))
+            optimizer.step()
+            schedule.step()
+            time.sleep(0.05)
+            if job.group.member in leaves.get(step.number, []):
+                os.kill(os.getpid(), signal.SIGTERM)
+            if job.is_writer and step.number in sizes:
+                scale = [*SCALE, str(sizes[step.number][0])]
+                subprocess.run(scale, check=True)
+            if job.group.member in kills.get(step.number, []):
+                os.kill(os.getpid(), signal.SIGKILL)
+    found = job.hash()
+    if job.is_writer:
+        print("final", found)
+    job.close()
+
+
+if __name__ == "__main__":
+    main()

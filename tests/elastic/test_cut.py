@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cut of a sharded state into ranges, and the moves to other ranks."""
+
+import random
+
+import pytest
+
+from ddl_elastic.sharded.cut import BLOCK, StateLost, cut, held, pieces, plan_moves
+
+LENGTHS = [[1000, 7, 64 * 9, 1], [130], [5, 5]]
+
+
+def test_ranges_cover_the_array_and_cut_tensors_at_blocks() -> None:
+    chance = random.Random(1)
+    for _ in range(300):
+        lengths = [chance.choice([1, 63, 64, 100, 5000]) for _ in range(chance.randint(1, 9))]
+        ranks = chance.randint(1, 12)
+        bounds = cut(lengths, ranks)
+        assert bounds[0] == 0 and bounds[-1] == sum(lengths) and bounds == sorted(bounds)
+        found = [
+            piece
+            for rank in range(ranks)
+            for piece in pieces(0, lengths, (bounds[rank], bounds[rank + 1]))
+        ]
+        assert all(piece.begin % BLOCK == 0 for piece in found)
+        assert sum(piece.end - piece.begin for piece in found) == sum(lengths)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_every_range_has_two_holders(ranks: int) -> None:
+    bounds = cut([6400], ranks)
+    for number in range(ranks):
+        holders = [
+            rank
+            for rank in range(ranks)
+            if any(
+                begin <= bounds[number] and bounds[number + 1] <= end
+                for begin, end in held(bounds, rank)
+            )
+        ]
+        assert holders == sorted({number, (number + 1) % ranks})
+
+
+def state_after(before: list[int] | None, members: list[int]) -> None:
+    """Check that the moves give each member all that it holds, from members that held it."""
+
+    def contents(group: list[int] | None, member: int) -> set[tuple[int, int]]:
+        found = set()
+        for array, lengths in enumerate(LENGTHS):
+            if group is None:
+                found |= {(array, i) for i in range(sum(lengths))}
+            else:
+                for begin, end in held(cut(lengths, len(group)), group.index(member)):
+                    found |= {(array, i) for i in range(begin, end)}
+        return found
+
+    got: dict[int, set[tuple[int, int]]] = {member: set() for member in members}
+    for source, target, piece in plan_moves(LENGTHS, before, members):
+        start = sum(LENGTHS[piece.array][: piece.tensor])
+        part = {(piece.array, start + i) for i in range(piece.begin, piece.end)}
+        assert part <= contents(before, members[source])
+        assert not part & got[members[target]]
+        got[members[target]] |= part
+    assert got == {member: contents(members, member) for member in members}
+
+
+@pytest.mark.parametrize(
+    ("before", "members"),
+    [
+        (None, [4, 5, 6]),
+        ([0, 1, 2, 3], [0, 2, 3]),
+        ([0, 1, 2, 3, 4], [1, 2, 4]),
+        ([0, 1], [1]),
+        ([0, 1, 2], [0, 2]),
+    ],
+)
+def test_moves_after_deaths_complete_the_new_holders(
+    before: list[int] | None, members: list[int]
+) -> None:
+    state_after(before, members)
+
+
+def test_deaths_of_both_holders_lose_the_state() -> None:
+    with pytest.raises(StateLost, match="have died: member 2 and member 3"):
+        plan_moves(LENGTHS, [0, 1, 2, 3], [0, 1])
+    with pytest.raises(StateLost, match="have died: member 3 and member 0"):
+        plan_moves(LENGTHS, [0, 1, 2, 3], [1, 2])

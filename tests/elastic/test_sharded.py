@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose optimizer is sharded have the bits of jobs that are not, for any number of ranks and
+any death. Members.check compares them with one undisturbed member without shards.
+
+`make test-sharded` runs all of them.
+"""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import ddl_torch.elastic as elastic  # noqa: E402
+from ddl_elastic.frameworks.protocol import digest  # noqa: E402
+from ddl_elastic.storage import checkpoint  # noqa: E402
+from ddl_elastic.storage.checkpoint import Folder  # noqa: E402
+from ddl_torch.elastic.sharded import ShardedAdapter  # noqa: E402
+
+
+def kill(member: int, step: int, phase: str) -> dict[str, Any]:
+    return {"member": member, "step": step, "phase": phase}
+
+
+@pytest.mark.parametrize(
+    "ranks", [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5, 8))]
+)
+def test_any_number_of_ranks_has_the_bits_of_the_unsharded_job(members: Any, ranks: int) -> None:
+    members.check(members=ranks, shard=True, passes=1, bucket_bytes=1000)
+
+
+@pytest.mark.parametrize("phase", ["reduce", "apply"])
+def test_death_of_one_member_keeps_the_bits(members: Any, phase: str) -> None:
+    kills = [kill(1, 3, phase)]
+    members.check(members=3, shard=True, strict=True, passes=1, bucket_bytes=1000, kills=kills)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["cnn", "transformer"])
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize("more", [{}, {"weighted": True}, {"buffers": "first"}, {"loop": "bf16"}])
+def test_programs_keep_the_bits(members: Any, model: str, optimizer: str, more: Any) -> None:
+    case = {"model": model, "optimizer": optimizer, "passes": 1, **more}
+    members.check(members=3, shard=True, bucket_bytes=1000, **case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", [[0], [2], [3], [0, 2], [1, 3]])
+@pytest.mark.parametrize("links", ["shm", "tcp"])
+@pytest.mark.parametrize("owners", ["even", "changing"])
+@pytest.mark.parametrize("phase", ["compute", "backward", "reduce", "vote", "apply"])
+def test_deaths_in_every_phase(
+    members: Any, phase: str, owners: str, links: str, who: list[int]
+) -> None:
+    kills = [kill(member, 7, phase) for member in who]
+    case = {"owners": owners, "links": [links], "kills": kills, "bucket_bytes": 1}
+    members.check(members=4, shard=True, **case)
+
+
+@pytest.mark.slow
+def test_deaths_in_several_steps_leave_one_member(members: Any) -> None:
+    kills = [kill(0, 3, "reduce"), kill(1, 5, "apply"), kill(3, 7, "vote"), kill(4, 9, "compute")]
+    members.check(members=5, shard=True, kills=kills, bucket_bytes=1000)
+
+
+@pytest.mark.slow
+def test_member_behind_the_others_applies_its_ranges(members: Any) -> None:
+    kills = [kill(0, 5, "apply"), kill(2, 5, "behind")]
+    members.check(members=5, shard=True, kills=kills, owners="changing", bucket_bytes=1000)
+
+
+@pytest.mark.slow
+def test_death_of_an_adopter_keeps_the_bits(members: Any) -> None:
+    kills = [kill(3, 5, "reduce"), kill(0, 5, "adopt")]
+    members.check(members=5, shard=True, kills=kills, bucket_bytes=1000)
+
+
+@pytest.mark.slow
+def test_evaluation_uses_the_gathered_parameters(members: Any) -> None:
+    logs = members.check(members=3, shard=True, passes=1, evaluate=[2], kills=[])
+    alone = members.check(members=1, passes=1, evaluate=[2], kills=[])
+    tables = [line[2] for log in (*logs, *alone) for line in log if line[0] == "table"]
+    assert len(tables) == 4 and all(table == tables[0] for table in tables)
+
+
+@pytest.mark.slow
+def test_death_of_both_holders_names_them(members: Any) -> None:
+    kills = [kill(1, 3, "reduce"), kill(2, 3, "reduce")]
+    case = {"model": "cnn", "batch": 32, "logical": 8, "passes": 1, "kills": kills}
+    codes, logs = members.run(members=4, shard=True, ends=[], **case)
+    assert codes == [1, -9, -9, 1]
+    for each in (logs[0], logs[3]):
+        assert "have died: member 1 and member 2" in each[-1][1]
+
+
+# ---- checkpoints ----
+
+SAVED: dict[str, Any] = {"model": "cnn", "batch": 32, "logical": 8, "passes": 2, "every": 3}
+
+
+def finish(runner: Any, **case: Any) -> str:
+    """Run a job to its end. Return the digest of its final state."""
+    codes, logs = runner.run(ends=[], **SAVED, **case)
+    assert not any(codes), logs
+    (found,) = {log[-1][1] for log in logs}
+    return str(found)
+
+
+def read(members: Any, folder: str) -> Any:
+    storage = Folder(members.folder / folder)
+    name = checkpoint.manifests(storage)[0]
+    return checkpoint.read_state(storage, checkpoint.read_manifest(storage, name))
+
+
+@pytest.mark.parametrize("more", [pytest.param(n, marks=pytest.mark.slow) for n in (1, 5)] + [2])
+def test_checkpoint_loads_with_another_number_of_ranks(members: Any, more: int) -> None:
+    expected = finish(members, members=1, saved=f"whole{more}")
+    kills = [kill(member, 7, "apply") for member in range(3)]
+    case = {"saved": f"ranges{more}", "bucket_bytes": 1000}
+    codes, _ = members.run(members=3, shard=True, kills=kills, ends=[], **SAVED, **case)
+    assert codes == [-9] * 3
+    assert not list(members.folder.glob(f"ranges{more}/steps-*9.json"))
+    assert finish(members, members=more, shard=True, **case) == expected
+    whole, found = (read(members, f"{name}{more}") for name in ("whole", "ranges"))
+    assert digest(found) == digest(whole)
+
+
+@pytest.mark.slow
+def test_job_without_shards_continues_from_a_checkpoint_of_ranges(members: Any) -> None:
+    expected = finish(members, members=1, saved="from whole")
+    kills = [kill(member, 7, "apply") for member in range(3)]
+    members.run(members=3, shard=True, kills=kills, ends=[], saved="from ranges", **SAVED)
+    assert finish(members, members=2, saved="from ranges") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["reduce", "vote", "apply"])
+def test_death_beside_a_checkpoint_keeps_it_complete(members: Any, phase: str) -> None:
+    finish(members, members=1, saved=f"whole {phase}")
+    sizes = {name: each.data.nbytes for name, each in read(members, f"whole {phase}").items()}
+    for step in (2, 3, 12):
+        saved, case = f"{phase}{step}", {"shard": True, "every": 1, "bucket_bytes": 1000}
+        members.check(members=4, kills=[kill(1, step, phase)], saved=saved, **case)
+        assert {name: each.data.nbytes for name, each in read(members, saved).items()} == sizes
+
+
+@pytest.mark.parametrize(
+    ("phase", "who"),
+    [
+        ("reduce", [1, 2]),
+        *(
+            pytest.param(phase, who, marks=pytest.mark.slow)
+            for phase in ("compute", "vote", "apply")
+            for who in ([1, 2], [3, 0])
+        ),
+    ],
+)
+def test_death_of_both_holders_returns_to_the_newest_checkpoint(
+    members: Any, phase: str, who: list[int]
+) -> None:
+    expected = finish(members, members=1, saved=f"whole {phase} {who}")
+    case = {
+        **SAVED,
+        "every": 1,
+        "saved": f"lost {phase} {who}",
+        "kills": [kill(m, 11, phase) for m in who],
+    }
+    codes, logs = members.run(members=4, shard=True, ends=[], bucket_bytes=1000, **case)
+    assert [code for m, code in enumerate(codes) if m not in who] == [0, 0]
+    for log in (log for m, log in enumerate(logs) if m not in who):
+        assert log[-1][1] == expected
+        steps = [line[1] for line in log if line[0] == "commit"]
+        assert len(steps) > len({*steps})
+
+
+@pytest.mark.slow
+def test_death_while_the_checkpoint_loads_keeps_the_bits(members: Any) -> None:
+    expected = finish(members, members=1, saved="whole again")
+    kills = [kill(1, 11, "reduce"), kill(2, 11, "reduce"), kill(4, 11, "finish")]
+    case = {**SAVED, "every": 1, "saved": "lost again", "kills": kills}
+    codes, logs = members.run(members=5, shard=True, ends=[], bucket_bytes=1000, **case)
+    assert codes == [0, -9, -9, 0, -9]
+    assert {log[-1][1] for log in (logs[0], logs[3])} == {expected}
+
+
+# ---- refusals ----
+
+
+def make_adapter(optimizer: Any = None, model: Any = None, **options: Any) -> ShardedAdapter:
+    model = model or nn.Linear(70, 2)
+    make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    return ShardedAdapter(model, make(model.parameters()), **options)
+
+
+class Sgd(torch.optim.SGD):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (torch.optim.RMSprop, TypeError, "optimizer is of .*RMSprop; shard=True supports SGD, Ad"),
+        (Sgd, TypeError, "optimizer is of .*Sgd; shard=True supports SGD, Adam, AdamW"),
+        (lambda p: torch.optim.Adam(p, fused=True), ValueError, "optimizer has fused=True"),
+    ],
+)
+def test_optimizer_that_is_not_known_as_elementwise_is_refused(
+    make: Any, error: Any, text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        make_adapter(make)
+
+
+def test_parameters_of_half_types_are_refused() -> None:
+    with pytest.raises(TypeError, match="weight is a parameter of torch.bfloat16 on cpu; shard"):
+        make_adapter(model=nn.Linear(2, 2).bfloat16())
+
+
+def test_parameters_that_share_memory_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = nn.Parameter(model[0].weight.detach())
+    with pytest.raises(ValueError, match=r"1.weight and 0.weight share memory"):
+        make_adapter(model=model)
+
+
+def test_parameters_that_are_not_contiguous_are_refused() -> None:
+    model = nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last)
+    with pytest.raises(ValueError, match="weight is not contiguous"):
+        make_adapter(model=model)
+
+
+def test_objects_that_read_whole_gradients_are_refused() -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(TypeError, match=r"also\['scaler'\] is an object of GradScaler"):
+        make_adapter(also={"scaler": scaler})
+
+
+def compute(adapter: ShardedAdapter) -> None:
+    """Compute a step of one rank, without a comm."""
+    import ddl_core
+
+    with ddl_core.Endpoint(secret="") as endpoint:
+        comm = endpoint.connect([endpoint.address], 0)
+        result = adapter.result()
+        adapter.shards.prepare(comm, [0])
+    adapter.begin(0)
+    share = adapter.backward(adapter.model(torch.ones(1, 70)).sum())
+    for number in range(len(share)):
+        into = result[number]
+        if number < adapter.shards.arrays:
+            into, _ = adapter.shards.target(number)
+        into[:] = share[number]
+    adapter.apply()
+
+
+def test_program_cannot_clip_gradients_of_ranges() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    with pytest.raises(RuntimeError, match="has the gradients of this process's ranges only"):
+        nn.utils.clip_grad_norm_(adapter.model.parameters(), 1.0)
+
+
+def test_model_with_old_parameters_is_refused() -> None:
+    adapter = make_adapter()
+    adapter.shards.is_stale = True
+    with pytest.raises(RuntimeError, match="new parameters of its own ranges only"):
+        adapter.model(torch.ones(1, 70))
+    with pytest.raises(RuntimeError, match="new parameters of its own ranges only"):
+        adapter.model.state_dict()
+
+
+def test_frozen_parameters_inside_of_the_job_are_refused() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    adapter.model.bias.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="frozen, unfrozen, added or removed parameters"):
+        adapter.result()
+
+
+def test_audits_are_refused() -> None:
+    import ddl_core
+
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ddl_core.Endpoint(secret="") as endpoint:
+        comm = endpoint.connect([endpoint.address], 0)
+        options = {"batch": 2, "logical": 2, "comm": comm, "audit": 0.1}
+        with pytest.raises(NotImplementedError, match="shard=True does not support audits"):
+            elastic.Job(model, optimizer, shard=True, **options)
+        comm.close()

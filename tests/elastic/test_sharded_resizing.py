@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers join and leave jobs whose optimizer is sharded. The final state is that of one worker
+without shards."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
+DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
+LIMIT = 240  # seconds, on a busy machine
+
+
+class Runs:
+    def __init__(self, run: Any, folder: Path) -> None:
+        self._run, self._folder = run, folder
+        self.expected = self.final(1, "--whole")[0]
+
+    def final(self, workers: int | str, *words: str) -> tuple[str, list[Any]]:
+        """Return the digest of a job's final state, and its events."""
+        report = self._folder / "report"
+        size, env = ["-n", str(workers), "--name", "sharded"], {"XDG_RUNTIME_DIR": self._folder}
+        command = [*DDL, *size, "--quiet", "--report", report, PROGRAM, *words]
+        done = self._run(command, cwd=self._folder, env=env, limit=LIMIT).expect_success()
+        found = re.findall(r"final (\w{64})", done.out)
+        assert len(found) == 1, done.out + done.err
+        return str(found[0]), json.loads(report.read_text())["events"]
+
+    def check(self, workers: int | str, *words: str, **counts: int) -> None:
+        digest, events = self.final(workers, *words)
+        kinds = [each["kind"] for each in events]
+        for kind, count in counts.items():
+            assert kinds.count(kind) >= count, events
+        assert digest == self.expected, events
+
+
+@pytest.fixture(scope="module")
+def runs(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(run_program, tmp_path_factory.mktemp("sharded"))
+
+
+def test_worker_joins_after_a_death(runs: Runs) -> None:
+    runs.check(3, "--kill", "5:1", joined=1, died=1)
+
+
+def test_worker_joins_in_a_later_call(runs: Runs) -> None:
+    runs.check(3, "--kill", "65:0", joined=1, died=1)
+
+
+def test_workers_join_again_and_again(runs: Runs) -> None:
+    runs.check(2, "--kill", "5:0,70:1", joined=2, died=2)
+
+
+def test_worker_leaves(runs: Runs) -> None:
+    runs.check(4, "--leave", "5:1", left=1)
+
+
+def test_holders_of_a_range_leave_together(runs: Runs) -> None:
+    """The job shrinks from five workers to one by one plan, and grows again in its next call."""
+    runs.check("1:5", "--scale", "3:5,40:1,70:3", joined=5, left=4)
+
+
+def test_death_while_workers_leave(runs: Runs) -> None:
+    runs.check(5, "--leave", "5:1,5:2", "--kill", "6:4", left=2, died=1)
+
+
+def test_death_while_the_state_moves_to_those_who_stay(runs: Runs) -> None:
+    words = ["--scale", "3:5,40:1", "--strike", "hand over:3"]
+    runs.check("1:5", *words, joined=3, died=1, left=3)
+
+
+@pytest.mark.parametrize("member", [0, 1, 2])
+def test_death_while_the_state_moves_to_joining_workers(runs: Runs, member: int) -> None:
+    """Member 2 joins itself."""
+    runs.check("1:5", "--scale", "3:4", "--strike", f"join:{member}", joined=1, died=1)
