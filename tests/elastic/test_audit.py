@@ -339,8 +339,8 @@ def test_job_continues_with_wrong_steps(runs: Runs) -> None:
     code, report = runs.run("-n 3 --audit 0.2 --audit-action continue", "--fault weight @")
     assert code == 0, runs.shown
     assert findings(report)[0]["members"] == [1]
-    assert report["hash"] != runs.reference()
     assert "audit_action=continue, so the job continues with them" in runs.shown
+    assert report["hash"] != runs.reference()
 
 
 @pytest.mark.slow
@@ -350,8 +350,8 @@ def test_stopped_job_continues_from_the_right_checkpoint(runs: Runs) -> None:
     assert code == EXIT_CODE
     code, report = runs.run("-n 2", "--checkpoint restarted")
     assert code == 0, runs.shown
-    assert report["hash"] == runs.reference()
     assert "resumed after" in runs.shown
+    assert report["hash"] == runs.reference()
 
 
 def test_audits_without_fault_change_nothing(runs: Runs) -> None:
