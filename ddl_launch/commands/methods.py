@@ -112,7 +112,7 @@ def as_table(cluster: Cluster, nbytes: int, seconds: float, found: Sequence[Pred
             "",
             "x f32: steps per second relative to f32",
             "communication: of one step, without the part that the backward pass hides",
-            f"PowerSGD: for matrices of {_WIDTH} x {_WIDTH}; rounds: see docs/elastic/guide.md",
+            f"PowerSGD: for matrices of {_WIDTH} x {_WIDTH}; rounds: see docs/elastic/rounds.md",
         ]
     )
 
