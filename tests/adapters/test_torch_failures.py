@@ -534,3 +534,23 @@ group = create(store, 0, 1, timedelta(seconds=20), *more)
 assert store.asked == dict(add=1, set=1, wait=1, multi_get=1), store.asked
 """)
     run_here([sys.executable, program]).expect_success()
+
+
+@pytest.mark.slow
+def test_long_wait_for_a_rank_is_logged(unwatched: Run) -> None:
+    text = """
+import os, time
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+time.sleep(25 * rank)
+# PyTorch's TCPStore of MASTER_ADDR waits by itself, before it asks libddl.
+dist.init_process_group("ddl", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=2)
+dist.barrier()
+dist.destroy_process_group()
+"""
+    first, second = (ended.expect_success() for ended in unwatched(2, text, 120, torchrun=True))
+    waited = (
+        "ddl: rank 0 of 2 has waited for 10 s in init_process_group or new_group; not there yet"
+    )
+    assert f"{waited}: rank 1\n" in first.err
+    assert "has waited for" not in second.err

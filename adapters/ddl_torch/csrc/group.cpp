@@ -28,6 +28,7 @@ constexpr double kGracePeriod = 1.0;     // seconds for pending operations to en
 constexpr double kCallbackTimeout = 5.0; // seconds for callbacks to end, at exit
 constexpr double kLeaveTimeout = 10.0;   // seconds for aborted operations to return
 constexpr std::chrono::milliseconds kShortest(1000); // for the ranks to connect
+constexpr std::chrono::seconds kSilent(10);          // a longer wait for other ranks is logged
 
 std::mutex endpoint_mutex;
 std::weak_ptr<Endpoint> current_endpoint;
@@ -45,15 +46,42 @@ struct Members {
     uint64_t tag; // chosen by rank 0: distinguishes this group from others with the same members
 };
 
-std::string list_missing(c10d::Store &store, const std::vector<std::string> &keys)
+// Return the ranks without a key. `lowest`, unless it is null, gets the lowest rank that has one.
+std::string list_missing(c10d::Store &store, const std::vector<std::string> &keys,
+                         int *lowest = nullptr)
 {
     constexpr int kMax = 16;
     std::string text;
-    int missing = 0;
+    int missing = 0, present = int(keys.size());
     for (size_t rank = 0; rank < keys.size(); rank++)
-        if (!store.check({keys[rank]}) && ++missing <= kMax)
+        if (store.check({keys[rank]}))
+            present = std::min(present, int(rank));
+        else if (++missing <= kMax)
             text += (text.empty() ? "" : ", ") + std::to_string(rank);
+    if (lowest)
+        *lowest = present;
     return text + (missing > kMax ? ", ..." : "");
+}
+
+// Wait for the keys of all ranks. Of the ranks that wait long, the lowest one logs whom they miss.
+void await_ranks(c10d::Store &store, const std::vector<std::string> &keys, int rank,
+                 std::chrono::milliseconds timeout)
+{
+    if (timeout > kSilent) {
+        try {
+            store.wait(keys, kSilent);
+            return;
+        } catch (const std::exception &) { // if the store is lost, `check` fails, too
+            int lowest;
+            const std::string missing = list_missing(store, keys, &lowest);
+            if (lowest == rank && !missing.empty())
+                LOG(WARNING) << "ddl: rank " << rank << " of " << keys.size() << " has waited for "
+                             << kSilent.count() << " s in init_process_group or new_group;"
+                             << " not there yet: rank " << missing;
+        }
+        timeout -= kSilent;
+    }
+    store.wait(keys, timeout);
 }
 
 // Return the values of the keys, in one request if the store supports that: each request is a round
@@ -89,7 +117,7 @@ Members exchange_addresses(c10d::Store &store, const std::string &address, int r
     std::vector<Bytes> entries;
     try {
         store.set(keys[rank], entry);
-        store.wait(keys, timeout);
+        await_ranks(store, keys, rank, timeout);
         entries = get_all(store, keys);
     } catch (const std::exception &failure) {
         std::string missing, reason = failure.what();
