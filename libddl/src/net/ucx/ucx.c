@@ -85,6 +85,7 @@ static void tcp_receive(ddl__ucx_link *l)
     while (l->tcp_ops->next(tcp, &signature, &bytes) &&
            l->tcp_ops->peek(tcp, 0, &l->announced, sizeof l->announced, &none))
         l->tcp_ops->release(tcp);
+    tcp->quiet = false; /* no event of the TCP connection reports a span */
 }
 
 void ddl__ucx_check(ddl__ucx_link *l)
@@ -209,7 +210,7 @@ void ddl__ucx_carry(ddl__ucx *ucx, ddl__link *link, int peer, bool second)
     l->tcp_ops = link->ops;
     l->tcp->carrier = l;
     link->ops = &ucx_ops;
-    link->quiet = false; /* no event of the TCP connection reports a span */
+    link->quiet = false;
 }
 
 /* -------------------------------------------------------------------------------------- creation

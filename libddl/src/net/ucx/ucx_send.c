@@ -66,6 +66,7 @@ static bool is_opened(ddl__ucx_link *l)
         l->tcp_ops->send_user(&tcp, 1, &l->farewell, sizeof l->farewell, &none);
     l->opening = true;
     l->tcp_ops->flush(tcp);
+    tcp->quiet = false;
     return l->tcp->fd >= 0 || tcp->state != DDL__LINK_OPEN;
 }
 
