@@ -93,7 +93,8 @@ void ddl__ucx_check(ddl__ucx_link *l)
     ddl__link *tcp = &l->tcp->base;
     if (!l->leaving && tcp->state == DDL__LINK_OPEN)
         tcp_receive(l);
-    if (tcp->state == DDL__LINK_LEFT && l->arrived < l->announced && !l->leaving) {
+    bool unfinished = l->arrived < l->announced || l->pending;
+    if (tcp->state == DDL__LINK_LEFT && unfinished && !l->leaving) {
         l->leaving = true;
         l->leaves_at = ddl__now() + DDL__UCX_LEAVE_LIMIT;
         tcp->state = DDL__LINK_OPEN;
@@ -101,7 +102,7 @@ void ddl__ucx_check(ddl__ucx_link *l)
     if (tcp->state != DDL__LINK_OPEN)
         return;
     int64_t now = ddl__now();
-    if (l->leaving && l->arrived >= l->announced)
+    if (l->leaving && !unfinished)
         tcp->state = DDL__LINK_LEFT;
     else if (l->lost_at && now > l->lost_at)
         ddl__tcp_lose(l->tcp, "UCX", l->ucx->ucp.status_text(l->failure));
