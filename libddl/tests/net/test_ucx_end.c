@@ -111,6 +111,27 @@ static void leave_before_report(ddl_comm *comm, void *argument)
     free(data);
 }
 
+/* Rank 1 aborts while its UCX receives into the user's memory. It has sent rank 0 nothing. */
+static void abort_while_fetching(ddl_comm *comm, void *argument)
+{
+    int rank = ddl_comm_rank(comm);
+    int32_t *data = calloc(COUNT, sizeof *data);
+    ddl_work *work;
+    OK(ddl_broadcast(comm, data, COUNT, DDL_I32, 0, NULL, &work));
+    if (rank == 1) {
+        while (!atomic_load(&fetching))
+            usleep(200);
+        ddl_comm_abort(comm, "enough");
+    }
+    ddl_status status = ddl_work_wait(work, -1);
+    CHECK(status == DDL_EABORTED || (status == DDL_OK && rank != 1), "%d %s", status,
+          ddl_last_error());
+    CHECK(rank != 1 || !atomic_load(&fetching), "UCX still receives");
+    if (rank == 1)
+        atomic_store(&held, false);
+    free(data);
+}
+
 static void check(const char *name, int size, rank_fn *fn, int how)
 {
     memset(&all, 0, sizeof all);
@@ -132,5 +153,6 @@ int main(void)
     setenv("DDL_LOG", "off", 0);
     check("leaves before the report", 2, leave_before_report, LATE_SENT);
     CHECK(n_late, "no report was late");
+    check("aborts while UCX receives", SIZE, abort_while_fetching, NEVER_SENT);
     return 0;
 }
