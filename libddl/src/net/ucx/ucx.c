@@ -50,25 +50,39 @@ void ddl__ucx_fail(ddl__ucx_link *l, ddl__ucs_status status)
     l->lost_at = ddl__now() + DDL__LANE_REASON_LIMIT;
 }
 
-/* Close an endpoint by force, and wait until UCX no longer uses memory of the user. */
+/* Close an endpoint by force, which ends its requests. ucx_settle waits for them. */
 static void endpoint_abandon(ddl__ucx *ucx, int peer)
 {
     static const ddl__ucp_request_param force = {.fields = DDL__UCP_OP_FLAGS,
                                                  .flags = DDL__UCP_CLOSE_FORCE};
-    const ddl__ucx_link *pair = &ucx->links[2 * peer];
     if (!ucx->endpoints[peer])
         return;
-    if (!ucx->abandons_until)
-        ucx->abandons_until = ddl__now() + DDL__UCX_FLUSH_LIMIT;
     ddl__ucs_result close = ucx->ucp.ep_close(ucx->endpoints[peer], &force);
     ucx->endpoints[peer] = NULL;
-    while ((pair[0].pending || pair[1].pending) && ddl__now() < ucx->abandons_until)
-        ddl__ucx_progress(ucx);
     if (close && !ddl__ucs_is_error(close))
         ucx->ucp.request_free(close);
-    if (pair[0].pending || pair[1].pending)
-        ddl__log(DDL__WARN, "UCX has not finished %u requests to rank %d after its end",
-                 pair[0].pending + pair[1].pending, peer);
+}
+
+static unsigned count_pending(const ddl__ucx *ucx)
+{
+    unsigned n = 0;
+    for (int i = 0; i < 2 * ucx->size; i++)
+        n += ucx->links[i].pending;
+    return n;
+}
+
+static void ucx_settle(ddl__link *link)
+{
+    ddl__ucx *ucx = ddl__ucx_of(link)->ucx;
+    pthread_mutex_lock(&ucx->lock);
+    int64_t limit = ddl__now() + DDL__UCX_FLUSH_LIMIT;
+    do {
+        ddl__ucx_progress(ucx);
+    } while (count_pending(ucx) && ddl__now() < limit);
+    unsigned pending = count_pending(ucx);
+    if (pending)
+        ddl__log(DDL__WARN, "UCX has not finished %u requests after the end of a comm", pending);
+    pthread_mutex_unlock(&ucx->lock);
 }
 
 /* ---------------------------------------------------------------------------------------- events
@@ -201,6 +215,7 @@ static const ddl__link_ops ucx_ops = {
     .sleeping = ucx_sleeping,
     .poll = ucx_poll,
     .close = ucx_close,
+    .settle = ucx_settle,
     .destroy = ucx_destroy,
 };
 
