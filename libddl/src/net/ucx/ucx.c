@@ -34,6 +34,7 @@ ddl__ucp_ep *ddl__ucx_endpoint(ddl__ucx_link *l)
                                        .error_mode = DDL__UCP_ERROR_MODE_PEER,
                                        .on_error = endpoint_failed,
                                        .error_argument = &ucx->links[2 * l->peer]};
+    ucx->armed = false; /* it may be the first of its device */
     ddl__ucs_status status = ucx->ucp.ep_create(ucx->worker, &params, endpoint);
     if (status == DDL__UCS_OK)
         return *endpoint;

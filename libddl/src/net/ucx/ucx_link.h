@@ -132,10 +132,12 @@ ddl__ucp_ep *ddl__ucx_endpoint(ddl__ucx_link *l);
 /* Note that spans can no longer be sent or received. */
 void ddl__ucx_fail(ddl__ucx_link *l, ddl__ucs_status status);
 
-/* Let UCX work. */
-static inline unsigned ddl__ucx_progress(const ddl__ucx *ucx)
+/* Let UCX work, which may open a connection that is not armed. */
+static inline unsigned ddl__ucx_progress(ddl__ucx *ucx)
 {
-    return ucx->ucp.worker_progress(ucx->worker);
+    unsigned n = ucx->ucp.worker_progress(ucx->worker);
+    ucx->armed = ucx->armed && !n;
+    return n;
 }
 
 /* Check the TCP link, and whether a failure or the end of a peer takes effect. */
