@@ -269,18 +269,13 @@ static ddl_status context_create(ddl__ucx *ucx, ddl__ucx_lookup_fn *lookup)
     return status == DDL__UCS_OK ? DDL_OK : fail_by_status(ucx, "open its devices", status);
 }
 
-/* The thread that UCX starts inherits the signal mask: signals are for the program's threads. */
 static ddl_status worker_create(ddl__ucx *ucx)
 {
     static const ddl__ucp_worker_params params = {.fields = DDL__UCP_WORKER_THREAD_MODE |
                                                             DDL__UCP_WORKER_ALIGNMENT,
                                                   .thread_mode = DDL__UCS_THREAD_SERIALIZED,
                                                   .alignment = 64};
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     ddl__ucs_status status = ucx->ucp.worker_create(ucx->context, &params, &ucx->worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status != DDL__UCS_OK)
         return fail_by_status(ucx, "create a worker", status);
     if (!ddl__ucx_handle_messages(ucx))
@@ -307,11 +302,16 @@ ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, ddl__ucx_lookup
         ucx->links[i].ucx = ucx;
         ucx->links[i].peer = i / 2;
     }
+    /* A thread that UCX starts inherits the signal mask: signals are for the program's threads. */
+    sigset_t signals, before;
+    sigfillset(&signals);
+    pthread_sigmask(SIG_SETMASK, &signals, &before);
     ddl_status status = ddl__ucp_load(&ucx->ucp, ucx->version, sizeof ucx->version);
     if (status == DDL_OK)
         status = context_create(ucx, lookup);
     if (status == DDL_OK)
         status = worker_create(ucx);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status == DDL_OK)
         return ucx;
     ddl__ucx_destroy(ucx);
