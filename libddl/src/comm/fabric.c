@@ -45,10 +45,12 @@ ddl__fabric_offer ddl__fabric_open(ddl_comm *comm)
 {
     ddl__fabric *f = &comm->fabric;
     size_t bytes;
-    if (!f->wanted)
-        snprintf(f->why, sizeof f->why, "its DDL_LINKS do not include ucx");
-    else if (has_tcp_link(comm))
-        fabric_open(comm, f);
+    if (has_tcp_link(comm)) {
+        if (f->wanted)
+            fabric_open(comm, f);
+        else
+            snprintf(f->why, sizeof f->why, "its DDL_LINKS do not include ucx");
+    }
     own_row(f, &bytes);
     return (ddl__fabric_offer){f->wanted, f->required, !f->why[0], (uint32_t)bytes};
 }

@@ -108,8 +108,8 @@ static void log_layout(const ddl_comm *comm, bool mode_applies, bool all_shared)
              "ranks%s%s; large all-reduces: %s%s%s%s",
              comm->names[comm->rank], comm->size, comm->local_size,
              all_shared             ? "shared memory"
-             : comm->local_size > 1 ? "shared memory and tcp"
-                                    : "tcp",
+             : comm->local_size > 1 ? "shared memory and the network"
+                                    : "the network",
              t->groups[DDL__HOSTS], least, most, nodes, racks, method, why,
              has_wire ? "; sums of f32 between hosts: " : "",
              has_wire ? ddl__wire_name(ddl__comm_wire(comm)) : "");

@@ -233,7 +233,8 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
     own->shares = wireup->kinds & DDL_LINK_SHM;
     own->layout = comm->layout;
     ddl_status status = find_sharing(comm, ddl__engine_links(comm->engine), &own->sharing);
-    own->fabric = ddl__fabric_open(comm);
+    if (status == DDL_OK)
+        own->fabric = ddl__fabric_open(comm);
     if (status == DDL_OK)
         status = ddl__gather_rows(comm, all, sizeof *all, true, until);
     if (status == DDL_OK)

@@ -39,6 +39,13 @@ void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char 
     ddl__reason_write(&reason, said);
     ddl__links_close(engine->config.links, (size_t)engine->config.size, said);
     ddl__links_close(engine->config.messages, (size_t)engine->config.size, said);
+    for (int i = 0; i < engine->config.size; i++) {
+        ddl__link *link = engine->config.links[i];
+        if (link && link->ops->settle) {
+            link->ops->settle(link);
+            break;
+        }
+    }
 }
 
 void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, ...)

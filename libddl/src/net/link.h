@@ -112,6 +112,9 @@ typedef struct ddl__link_ops {
     /* Send the peer a leave message (reason NULL), or the reason why the comm is dead. Nothing can
      * be sent afterwards. Any thread. */
     void (*close)(ddl__link *link, const char *reason);
+    /* After all links of a comm were closed with a reason: wait, for a bounded time, until none of
+     * them uses user memory. One call for a comm is enough. NULL if close is. Any thread. */
+    void (*settle)(ddl__link *link);
     /* Note that the peer's process has exited; link->fd then has an event. NULL if the link detects
      * that itself. Any thread. */
     void (*peer_ended)(ddl__link *link);

@@ -101,6 +101,7 @@ int main(void)
     setenv("DDL_LOG", "off", 0);
     create("all can", DDL_LINK_UCX, DDL_LINK_UCX);
     create("all share memory", DDL_LINK_UCX | DDL_LINK_INPROC, DDL_LINK_UCX | DDL_LINK_INPROC);
+    create("one of one host uses no UCX", DDL_LINK_UCX | DDL_LINK_INPROC, DDL_LINK_INPROC);
     create("one uses TCP only", both, DDL_LINK_TCP);
     for (library = MISSING; library <= BROKEN; library++)
         create("one cannot", both, both);

@@ -34,6 +34,7 @@ ddl__ucp_ep *ddl__ucx_endpoint(ddl__ucx_link *l)
                                        .error_mode = DDL__UCP_ERROR_MODE_PEER,
                                        .on_error = endpoint_failed,
                                        .error_argument = &ucx->links[2 * l->peer]};
+    ucx->armed = false; /* it may be the first of its device */
     ddl__ucs_status status = ucx->ucp.ep_create(ucx->worker, &params, endpoint);
     if (status == DDL__UCS_OK)
         return *endpoint;
@@ -50,25 +51,39 @@ void ddl__ucx_fail(ddl__ucx_link *l, ddl__ucs_status status)
     l->lost_at = ddl__now() + DDL__LANE_REASON_LIMIT;
 }
 
-/* Close an endpoint by force, and wait until UCX no longer uses memory of the user. */
+/* Close an endpoint by force, which ends its requests. ucx_settle waits for them. */
 static void endpoint_abandon(ddl__ucx *ucx, int peer)
 {
     static const ddl__ucp_request_param force = {.fields = DDL__UCP_OP_FLAGS,
                                                  .flags = DDL__UCP_CLOSE_FORCE};
-    const ddl__ucx_link *pair = &ucx->links[2 * peer];
     if (!ucx->endpoints[peer])
         return;
-    if (!ucx->abandons_until)
-        ucx->abandons_until = ddl__now() + DDL__UCX_FLUSH_LIMIT;
     ddl__ucs_result close = ucx->ucp.ep_close(ucx->endpoints[peer], &force);
     ucx->endpoints[peer] = NULL;
-    while ((pair[0].pending || pair[1].pending) && ddl__now() < ucx->abandons_until)
-        ddl__ucx_progress(ucx);
     if (close && !ddl__ucs_is_error(close))
         ucx->ucp.request_free(close);
-    if (pair[0].pending || pair[1].pending)
-        ddl__log(DDL__WARN, "UCX has not finished %u requests to rank %d after its end",
-                 pair[0].pending + pair[1].pending, peer);
+}
+
+static unsigned count_pending(const ddl__ucx *ucx)
+{
+    unsigned n = 0;
+    for (int i = 0; i < 2 * ucx->size; i++)
+        n += ucx->links[i].pending;
+    return n;
+}
+
+static void ucx_settle(ddl__link *link)
+{
+    ddl__ucx *ucx = ddl__ucx_of(link)->ucx;
+    pthread_mutex_lock(&ucx->lock);
+    int64_t limit = ddl__now() + DDL__UCX_FLUSH_LIMIT;
+    do {
+        ddl__ucx_progress(ucx);
+    } while (count_pending(ucx) && ddl__now() < limit);
+    unsigned pending = count_pending(ucx);
+    if (pending)
+        ddl__log(DDL__WARN, "UCX has not finished %u requests after the end of a comm", pending);
+    pthread_mutex_unlock(&ucx->lock);
 }
 
 /* ---------------------------------------------------------------------------------------- events
@@ -85,6 +100,7 @@ static void tcp_receive(ddl__ucx_link *l)
     while (l->tcp_ops->next(tcp, &signature, &bytes) &&
            l->tcp_ops->peek(tcp, 0, &l->announced, sizeof l->announced, &none))
         l->tcp_ops->release(tcp);
+    tcp->quiet = false; /* no event of the TCP connection reports a span */
 }
 
 void ddl__ucx_check(ddl__ucx_link *l)
@@ -92,7 +108,8 @@ void ddl__ucx_check(ddl__ucx_link *l)
     ddl__link *tcp = &l->tcp->base;
     if (!l->leaving && tcp->state == DDL__LINK_OPEN)
         tcp_receive(l);
-    if (tcp->state == DDL__LINK_LEFT && l->arrived < l->announced && !l->leaving) {
+    bool unfinished = l->arrived < l->announced || l->pending;
+    if (tcp->state == DDL__LINK_LEFT && unfinished && !l->leaving) {
         l->leaving = true;
         l->leaves_at = ddl__now() + DDL__UCX_LEAVE_LIMIT;
         tcp->state = DDL__LINK_OPEN;
@@ -100,7 +117,7 @@ void ddl__ucx_check(ddl__ucx_link *l)
     if (tcp->state != DDL__LINK_OPEN)
         return;
     int64_t now = ddl__now();
-    if (l->leaving && l->arrived >= l->announced)
+    if (l->leaving && !unfinished)
         tcp->state = DDL__LINK_LEFT;
     else if (l->lost_at && now > l->lost_at)
         ddl__tcp_lose(l->tcp, "UCX", l->ucx->ucp.status_text(l->failure));
@@ -199,6 +216,7 @@ static const ddl__link_ops ucx_ops = {
     .sleeping = ucx_sleeping,
     .poll = ucx_poll,
     .close = ucx_close,
+    .settle = ucx_settle,
     .destroy = ucx_destroy,
 };
 
@@ -209,7 +227,7 @@ void ddl__ucx_carry(ddl__ucx *ucx, ddl__link *link, int peer, bool second)
     l->tcp_ops = link->ops;
     l->tcp->carrier = l;
     link->ops = &ucx_ops;
-    link->quiet = false; /* no event of the TCP connection reports a span */
+    link->quiet = false;
 }
 
 /* -------------------------------------------------------------------------------------- creation
@@ -251,18 +269,13 @@ static ddl_status context_create(ddl__ucx *ucx, ddl__ucx_lookup_fn *lookup)
     return status == DDL__UCS_OK ? DDL_OK : fail_by_status(ucx, "open its devices", status);
 }
 
-/* The thread that UCX starts inherits the signal mask: signals are for the program's threads. */
 static ddl_status worker_create(ddl__ucx *ucx)
 {
     static const ddl__ucp_worker_params params = {.fields = DDL__UCP_WORKER_THREAD_MODE |
                                                             DDL__UCP_WORKER_ALIGNMENT,
                                                   .thread_mode = DDL__UCS_THREAD_SERIALIZED,
                                                   .alignment = 64};
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     ddl__ucs_status status = ucx->ucp.worker_create(ucx->context, &params, &ucx->worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status != DDL__UCS_OK)
         return fail_by_status(ucx, "create a worker", status);
     if (!ddl__ucx_handle_messages(ucx))
@@ -289,11 +302,16 @@ ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, ddl__ucx_lookup
         ucx->links[i].ucx = ucx;
         ucx->links[i].peer = i / 2;
     }
+    /* A thread that UCX starts inherits the signal mask: signals are for the program's threads. */
+    sigset_t signals, before;
+    sigfillset(&signals);
+    pthread_sigmask(SIG_SETMASK, &signals, &before);
     ddl_status status = ddl__ucp_load(&ucx->ucp, ucx->version, sizeof ucx->version);
     if (status == DDL_OK)
         status = context_create(ucx, lookup);
     if (status == DDL_OK)
         status = worker_create(ucx);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status == DDL_OK)
         return ucx;
     ddl__ucx_destroy(ucx);

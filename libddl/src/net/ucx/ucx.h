@@ -14,8 +14,8 @@ typedef struct ddl__ucx ddl__ucx;
 typedef const char *ddl__ucx_lookup_fn(const char *name);
 
 /* Load libucp and open its devices for the links of one comm. slots is borrowed. The defaults of
- * some settings of UCX differ from UCX's own, unless the user has set them. Return NULL if that is
- * not possible: DDL_EUNSUPPORTED with the reason as message. */
+ * some settings of UCX differ from UCX's own, unless `lookup` finds them: they replace those of a
+ * ucx.conf. Return NULL if that is not possible: DDL_EUNSUPPORTED with the reason as message. */
 ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, ddl__ucx_lookup_fn *lookup);
 
 /* Return this rank's address, which the members exchange. */

@@ -23,7 +23,8 @@
  * Such a span over TCP opens it.
  *
  * Memory of the user. Requests point to it until they are complete. An abort closes the endpoint by
- * force, which completes its requests with an error, before it returns.
+ * force, which completes its requests with an error. Once all aborts are sent, the end of the comm
+ * waits for that, at most DDL__UCX_FLUSH_LIMIT.
  *
  * Threads. `lock` guards the worker and all links of the comm, because any thread may close. UCX
  * calls back only while the lock is held. UCX has one more thread of its own, which never calls
@@ -105,7 +106,6 @@ struct ddl__ucx {
     pthread_mutex_t lock;
     int rank, size, fd;
     bool armed;
-    int64_t abandons_until; /* limit of all waits for requests after an abort; 0: no abort */
     void *address;
     size_t address_bytes;
     char *rows; /* the addresses of the members */
@@ -132,10 +132,12 @@ ddl__ucp_ep *ddl__ucx_endpoint(ddl__ucx_link *l);
 /* Note that spans can no longer be sent or received. */
 void ddl__ucx_fail(ddl__ucx_link *l, ddl__ucs_status status);
 
-/* Let UCX work. */
-static inline unsigned ddl__ucx_progress(const ddl__ucx *ucx)
+/* Let UCX work, which may open a connection that is not armed. */
+static inline unsigned ddl__ucx_progress(ddl__ucx *ucx)
 {
-    return ucx->ucp.worker_progress(ucx->worker);
+    unsigned n = ucx->ucp.worker_progress(ucx->worker);
+    ucx->armed = ucx->armed && !n;
+    return n;
 }
 
 /* Check the TCP link, and whether a failure or the end of a peer takes effect. */

@@ -130,7 +130,8 @@ static void fetch(ddl__ucx_link *l, ddl__ucx_arrival *a, void *place)
     const ddl__ucp_request_param param = {.fields = DDL__UCP_OP_CALLBACK | DDL__UCP_OP_USER_DATA,
                                           .callback.received = fetched,
                                           .user_data = l};
-    if (l->lost_at || l->closed)
+    /* An abort closes the endpoint, which ends the request. */
+    if (l->lost_at || l->closed || !ddl__ucx_endpoint(l))
         return;
     a->place = place;
     a->receiving = true;

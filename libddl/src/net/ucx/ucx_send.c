@@ -28,7 +28,7 @@ static void message_send(ddl__ucx_sent *s, unsigned id, const void *payload)
     const ddl__ucp_request_param param = {.fields = DDL__UCP_OP_CALLBACK | DDL__UCP_OP_USER_DATA,
                                           .callback.sent = sent,
                                           .user_data = s};
-    ddl__ucp_ep *endpoint = l->closed || l->lost_at || l->tcp->fd < 0 ? NULL : ddl__ucx_endpoint(l);
+    ddl__ucp_ep *endpoint = l->closed || l->lost_at ? NULL : ddl__ucx_endpoint(l);
     if (!endpoint) {
         ddl__slot_leave(s->users);
         return;
@@ -48,6 +48,10 @@ static void span_send(ddl__ucx_link *l, const void *payload, size_t bytes,
                       const ddl__signature *signature, atomic_uint *users)
 {
     uint64_t number = l->sent++;
+    if (l->closed || l->lost_at || l->tcp->fd < 0) { /* the entry may be pending */
+        ddl__slot_leave(users);
+        return;
+    }
     ddl__ucx_sent *s = &l->spans[number % DDL__UCX_WINDOW];
     *s = (ddl__ucx_sent){.head = {.number = number, .signature = *signature, .bytes = bytes},
                          .link = l,
@@ -66,6 +70,7 @@ static bool is_opened(ddl__ucx_link *l)
         l->tcp_ops->send_user(&tcp, 1, &l->farewell, sizeof l->farewell, &none);
     l->opening = true;
     l->tcp_ops->flush(tcp);
+    tcp->quiet = false;
     return l->tcp->fd >= 0 || tcp->state != DDL__LINK_OPEN;
 }
 
