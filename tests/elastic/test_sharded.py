@@ -261,6 +261,55 @@ def test_program_cannot_clip_gradients_of_ranges() -> None:
         nn.utils.clip_grad_norm_(adapter.model.parameters(), 1.0)
 
 
+def clip_parameters_of(optimizer: Any, *_: Any) -> None:
+    groups = optimizer.param_groups
+    nn.utils.clip_grad_norm_([each for group in groups for each in group["params"]], 1.0)
+
+
+def test_program_cannot_clip_gradients_of_shards() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    with pytest.raises(RuntimeError, match="has the gradients of this process's ranges only"):
+        clip_parameters_of(adapter.optimizer)
+    adapter.optimizer.step()
+    with pytest.raises(RuntimeError, match="has the gradients of this process's ranges only"):
+        clip_parameters_of(adapter.optimizer)
+
+
+def test_hook_cannot_clip_gradients_of_shards() -> None:
+    adapter = make_adapter()
+    adapter.optimizer.register_step_pre_hook(clip_parameters_of)
+    compute(adapter)
+    with pytest.raises(RuntimeError, match="has the gradients of this process's ranges only"):
+        adapter.optimizer.step()
+
+
+def test_scaler_outside_of_the_job_is_refused() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    with pytest.raises(RuntimeError, match="has the gradients of this process's ranges only"):
+        scaler.step(adapter.optimizer)
+
+
+def test_program_cannot_set_gradients() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    adapter.model.bias.grad = torch.ones(2)
+    with pytest.raises(RuntimeError, match="the program has set a gradient"):
+        adapter.optimizer.step()
+
+
+def test_cleared_gradients_change_nothing() -> None:
+    adapter = make_adapter()
+    before = adapter.model.weight.detach().clone()
+    compute(adapter)
+    adapter.optimizer.zero_grad()
+    adapter.optimizer.step()
+    assert adapter.model.weight.equal(before)
+
+
 def test_model_with_old_parameters_is_refused() -> None:
     adapter = make_adapter()
     adapter.shards.is_stale = True

@@ -105,12 +105,18 @@ class WholeOptimizer:
 
 
 class InRanges(Tensor):
-    """A stand-in for the gradient of a whole parameter, which no rank has."""
+    """A stand-in for a gradient, between the end of the vote and the optimizer's step."""
+
+    WHY = (
+        "a sharded job has the gradients of this process's ranges only, so a program cannot use the"
+        " gradients, as torch.nn.utils.clip_grad_norm_ does. Use a job without shard=True"
+    )
 
     @classmethod
     def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-        raise RuntimeError(
-            "a sharded job has the gradients of this process's ranges only, so a program cannot use"
-            " the gradients of whole parameters, as torch.nn.utils.clip_grad_norm_ does. Use a job"
-            " without shard=True"
-        )
+        raise RuntimeError(cls.WHY)
+
+
+def stand_in(parameter: nn.Parameter) -> Tensor:
+    """Return a stand-in for the gradient of a parameter, without memory for its elements."""
+    return torch.zeros((), dtype=parameter.dtype).expand(parameter.shape).as_subclass(InRanges)

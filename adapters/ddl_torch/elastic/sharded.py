@@ -31,6 +31,7 @@ from ddl_torch.elastic.shard_set import (
     WholeOptimizer,
     make_shard,
     restore,
+    stand_in,
 )
 from ddl_torch.elastic.shares import ShareArrays
 from ddl_torch.elastic.tensors import pack
@@ -49,6 +50,9 @@ class ShardedAdapter(TorchAdapter):
         self._arrays: list[Tensor] = []  # by bucket: the values of its parameters
         self._at: dict[nn.Parameter, tuple[int, int]] = {}  # the array and tensor of a parameter
         self._groups = [[*group["params"]] for group in optimizer.param_groups]
+        self._parts: dict[nn.Parameter, Tensor | None] = {}  # by shard: its gradient
+        self._hook = optimizer.register_step_pre_hook(self._give_gradients)
+        optimizer.register_step_post_hook(self._take_gradients)
         self._guard_stale(model)
 
     def _guard_stale(self, model: nn.Module) -> None:
@@ -146,18 +150,42 @@ class ShardedAdapter(TorchAdapter):
         used = numbers.tolist()[2:]
         flags = dict(zip(chain.from_iterable(self._gradients.buckets), used, strict=True))
         self._buffers.apply(self._result)
+        self._parts.clear()
         for array, each in self._by_array():
             result = torch.from_numpy(self.shards.result(array))
             if weight != 1:
                 result /= weight
             parts = result.split([shard.parameter.numel() for shard in each])
             for shard, part in zip(each, parts, strict=True):
-                parameter = self._gradients.buckets[array][shard.piece.tensor]
-                shard.parameter.grad = part if flags[parameter] else None
+                is_used = flags[self._whole_of(shard)]
+                self._parts[shard.parameter] = part if is_used else None
+                shard.parameter.grad = stand_in(shard.parameter) if is_used else None
         for parameter, is_used in flags.items():
-            missing = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
-            parameter.grad = missing.as_subclass(InRanges) if is_used else None
+            parameter.grad = stand_in(parameter) if is_used else None
+        # Be the last hook, after those that the program has registered.
+        self._hook.remove()
+        self._hook = self.optimizer.register_step_pre_hook(self._give_gradients)
         self.shards.updated()
+
+    def _whole_of(self, shard: Shard) -> nn.Parameter:
+        return self._gradients.buckets[shard.piece.array][shard.piece.tensor]
+
+    def _give_gradients(self, *_: Any) -> None:
+        """Give the shards their gradients when the optimizer's step begins."""
+        for shard in self._installed.shards if self._arrays else ():
+            found = [shard.parameter.grad, self._whole_of(shard).grad]
+            if any(each is None for each in found):  # unused, or cleared by the program
+                shard.parameter.grad = None
+            elif all(isinstance(each, InRanges) for each in found):
+                shard.parameter.grad = self._parts[shard.parameter]
+            else:
+                raise RuntimeError(f"the program has set a gradient: {InRanges.WHY}")
+
+    def _take_gradients(self, *_: Any) -> None:
+        """Take the gradients back when the optimizer's step ends."""
+        for shard in self._installed.shards if self._arrays else ():
+            if shard.parameter.grad is not None:
+                shard.parameter.grad = stand_in(shard.parameter)
 
     def abandon(self) -> None:
         groups = (group["params"] for group in self.optimizer.param_groups)
