@@ -310,6 +310,71 @@ def test_cleared_gradients_change_nothing() -> None:
     assert adapter.model.weight.equal(before)
 
 
+def test_parameters_with_other_memory_are_refused() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    adapter.model.weight.data = adapter.model.weight.detach().clone()
+    for use in (adapter.result, adapter.apply, adapter.state):
+        with pytest.raises(RuntimeError, match="has replaced the memory of a parameter of shape"):
+            use()
+
+
+def test_state_of_the_sharded_optimizer_is_refused() -> None:
+    adapter = make_adapter()
+    optimizer = adapter.optimizer
+    found, state = optimizer.state_dict(), adapter.state()
+    compute(adapter)
+    with pytest.raises(RuntimeError, match="ranges of the optimizer's state only"):
+        optimizer.state_dict()
+    with pytest.raises(RuntimeError, match="ranges of the optimizer's state only"):
+        optimizer.load_state_dict(found)
+    adapter.load(state)
+
+
+def test_slots_of_frozen_parameters_are_kept() -> None:
+    adapter = make_adapter(lambda parameters: torch.optim.Adam(parameters, lr=0.1))
+    model, optimizer = adapter.model, adapter.optimizer
+    model(torch.ones(1, 70)).sum().backward()
+    optimizer.step()
+    model.bias.requires_grad_(False)
+    before = adapter.state()
+    adapter.result()
+    assert digest(adapter.state()) == digest(before)
+    assert {name for name in before if "slot.1." in name} <= adapter.replicated().keys()
+    adapter.load(before)
+    assert digest(adapter.state()) == digest(before)
+
+
+class Averages:
+    """A moving average of the parameters."""
+
+    def __init__(self, model: Any) -> None:
+        self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    def state_dict(self) -> Any:
+        return {"shadow": self.shadow}
+
+
+class Averaged(torch.optim.swa_utils.AveragedModel):
+    pass
+
+
+@pytest.mark.parametrize("make", [Averages, Averaged])
+def test_averages_of_parameters_are_refused(make: Any) -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"also\['ema'\] is an object of Average"):
+        make_adapter(model=model, also={"ema": make(model)})
+
+
+def test_parts_of_a_model_with_old_parameters_are_refused() -> None:
+    adapter = make_adapter(model=nn.Sequential(nn.Linear(70, 2)))
+    adapter.shards.is_stale = True
+    with pytest.raises(RuntimeError, match="new parameters of its own ranges only"):
+        adapter.model[0](torch.ones(1, 70))
+    with pytest.raises(RuntimeError, match="new parameters of its own ranges only"):
+        adapter.model[0].state_dict()
+
+
 def test_model_with_old_parameters_is_refused() -> None:
     adapter = make_adapter()
     adapter.shards.is_stale = True

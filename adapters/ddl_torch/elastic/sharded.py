@@ -53,6 +53,9 @@ class ShardedAdapter(TorchAdapter):
         self._parts: dict[nn.Parameter, Tensor | None] = {}  # by shard: its gradient
         self._hook = optimizer.register_step_pre_hook(self._give_gradients)
         optimizer.register_step_post_hook(self._take_gradients)
+        optimizer.register_state_dict_pre_hook(self._refuse_state)
+        optimizer.register_load_state_dict_pre_hook(self._refuse_state)
+        self._is_loading = False
         self._guard_stale(model)
 
     def _guard_stale(self, model: nn.Module) -> None:
@@ -66,8 +69,21 @@ class ShardedAdapter(TorchAdapter):
                     " there inside of a step, in job.map, after job.state() and after the last step"
                 )
 
-        model.register_forward_pre_hook(refuse_stale)
-        model.register_state_dict_pre_hook(refuse_stale)
+        # With hooks, these modules would compute by other kernels in evaluations.
+        fused = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+        found = (each for each in model.modules() if isinstance(each, fused))
+        unguarded = {*chain.from_iterable(each.modules() for each in found)} - {model}
+        for module in model.modules():
+            module.register_state_dict_pre_hook(refuse_stale)
+            if module not in unguarded:
+                module.register_forward_pre_hook(refuse_stale)
+
+    def _refuse_state(self, *_: Any) -> None:
+        if self._arrays and not self._is_loading:
+            raise RuntimeError(
+                "this process has ranges of the optimizer's state only: use job.state(), which"
+                " returns the whole state, or the job's checkpoints"
+            )
 
     def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
         raise ValueError("job.rounds does not support shard=True: leave out one of the two")
@@ -88,13 +104,31 @@ class ShardedAdapter(TorchAdapter):
 
     def _flatten(self) -> None:
         """Store the parameters of each bucket in one array."""
+        self._begins = [[*accumulate(each, initial=0)] for each in self.lengths()]
         for number, bucket in enumerate(self._gradients.buckets):
             array = torch.cat([each.detach().reshape(-1) for each in bucket])
             self._arrays.append(array)
-            ends = accumulate(each.numel() for each in bucket)
-            for tensor, (parameter, end) in enumerate(zip(bucket, ends, strict=True)):
+            for tensor, (parameter, begin) in enumerate(
+                zip(bucket, self._begins[number], strict=False)
+            ):
                 self._at[parameter] = number, tensor
-                parameter.data = array[end - parameter.numel() : end].view(parameter.shape)
+                parameter.data = array[begin:][: parameter.numel()].view(parameter.shape)
+
+    def _check_memory(self) -> None:
+        """Raise RuntimeError if the program has given a parameter other memory."""
+        for parameter, (number, tensor) in self._at.items():
+            begin = self._begins[number][tensor]
+            values = self._arrays[number].data_ptr() + begin * parameter.element_size()
+            if parameter.data_ptr() != values or not parameter.is_contiguous():
+                raise RuntimeError(
+                    f"the program has replaced the memory of a parameter of shape"
+                    f" {tuple(parameter.shape)}, as `parameter.data = ...` does; a sharded job does"
+                    " not support this. Change its values: `parameter.data.copy_(...)`"
+                )
+
+    def result(self) -> protocol.Share:
+        self._check_memory()
+        return super().result()
 
     def lengths(self) -> list[list[int]]:
         return [[each.numel() for each in bucket] for bucket in self._gradients.buckets]
@@ -111,8 +145,9 @@ class ShardedAdapter(TorchAdapter):
         )
 
     def install(self, shards: Any) -> None:
-        self._installed, state = shards, self.optimizer.state
+        self._installed, state, kept = shards, self.optimizer.state, self._unsharded_slots()
         state.clear()
+        state.update((parameter, slots) for parameter, slots in kept.values())
         for each in shards.shards:
             state[each.parameter] = each.slots
         for group, parameters in zip(self.optimizer.param_groups, self._groups, strict=True):
@@ -125,6 +160,14 @@ class ShardedAdapter(TorchAdapter):
                     else [each]
                 )
             ]
+
+    def _unsharded_slots(self) -> dict[int, tuple[nn.Parameter, dict[str, Any]]]:
+        """Return the slots of parameters that are not trained, by number of the parameter."""
+        return {
+            number: (each, self.optimizer.state[each])
+            for number, each in enumerate(chain.from_iterable(self._groups))
+            if each not in self._at and each in self.optimizer.state
+        }
 
     def _shard(self) -> None:
         """Replace the optimizer's parameters by shards that contain all of them."""
@@ -144,6 +187,7 @@ class ShardedAdapter(TorchAdapter):
     # ---- the result ----
 
     def apply(self) -> None:
+        self._check_memory()
         numbers = self._result.numbers
         weight = protocol.check_total(float(numbers[1]))
         self.loss = float(numbers[0]) / weight
@@ -204,11 +248,12 @@ class ShardedAdapter(TorchAdapter):
         """Return the whole state, whose slots Shards.prepare has gathered."""
         if not self._arrays:
             return super().state()
+        self._check_memory()
         slots = dict[int, dict[str, Any]]()
         table, arrays = self.shards.whole()
         for number, parameter in enumerate(chain.from_iterable(self._groups)):
             if parameter not in self._at:
-                continue
+                continue  # _whole adds its slots
             key = "{}.{}".format(*self._at[parameter])
             for name, each in table.get(key, {}).items():
                 if "value" in each:
@@ -260,14 +305,20 @@ class ShardedAdapter(TorchAdapter):
 
     def _whole(self, slots: dict[int, dict[str, Any]]) -> Any:
         groups = zip(self.optimizer.param_groups, self._groups, strict=True)
-        return WholeOptimizer([{**group, "params": each} for group, each in groups], slots)
+        kept = {number: found for number, (_, found) in self._unsharded_slots().items()}
+        whole = {**kept, **slots}
+        return WholeOptimizer([{**group, "params": each} for group, each in groups], whole)
 
     def load(self, state: protocol.State) -> None:
         if self._arrays:  # load it as if the optimizer was not sharded
             self.optimizer.state.clear()
             for group, parameters in zip(self.optimizer.param_groups, self._groups, strict=True):
                 group["params"] = [*parameters]
-        super().load(state)
+        self._is_loading = True
+        try:
+            super().load(state)
+        finally:
+            self._is_loading = False
         if self._arrays:
             self._buffers = ModelBuffers(self.model, self._takes_first)
         if isinstance(state, protocol.PartialState):
