@@ -102,21 +102,3 @@ class WholeOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         return {"state": self._slots, "param_groups": self.param_groups}
-
-
-class InRanges(Tensor):
-    """A stand-in for a gradient, between the end of the vote and the optimizer's step."""
-
-    WHY = (
-        "a sharded job has the gradients of this process's ranges only, so a program cannot use the"
-        " gradients, as torch.nn.utils.clip_grad_norm_ does. Use a job without shard=True"
-    )
-
-    @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-        raise RuntimeError(cls.WHY)
-
-
-def stand_in(parameter: nn.Parameter) -> Tensor:
-    """Return a stand-in for the gradient of a parameter, without memory for its elements."""
-    return torch.zeros((), dtype=parameter.dtype).expand(parameter.shape).as_subclass(InRanges)

@@ -19,20 +19,13 @@ from ddl_elastic.frameworks import protocol
 from ddl_elastic.frameworks.protocol import Array
 from ddl_elastic.sharded.cut import TensorPiece
 from ddl_elastic.sharded.shards import Shards, Table
+from ddl_torch.elastic import guards
 from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.adapter import TorchAdapter
 from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.refusals import refuse_sharded
 from ddl_torch.elastic.rounds import MomentsKind
-from ddl_torch.elastic.shard_set import (
-    InRanges,
-    Shard,
-    TorchShards,
-    WholeOptimizer,
-    make_shard,
-    restore,
-    stand_in,
-)
+from ddl_torch.elastic.shard_set import Shard, TorchShards, WholeOptimizer, make_shard, restore
 from ddl_torch.elastic.shares import ShareArrays
 from ddl_torch.elastic.tensors import pack
 
@@ -49,41 +42,12 @@ class ShardedAdapter(TorchAdapter):
         self.shards = Shards(self)
         self._arrays: list[Tensor] = []  # by bucket: the values of its parameters
         self._at: dict[nn.Parameter, tuple[int, int]] = {}  # the array and tensor of a parameter
+        self._memory: dict[nn.Parameter, Tensor] = {}  # the values of each in its array
         self._groups = [[*group["params"]] for group in optimizer.param_groups]
-        self._parts: dict[nn.Parameter, Tensor | None] = {}  # by shard: its gradient
-        self._hook = optimizer.register_step_pre_hook(self._give_gradients)
-        optimizer.register_step_post_hook(self._take_gradients)
-        optimizer.register_state_dict_pre_hook(self._refuse_state)
-        optimizer.register_load_state_dict_pre_hook(self._refuse_state)
-        self._is_loading = False
-        self._guard_stale(model)
-
-    def _guard_stale(self, model: nn.Module) -> None:
-        shards, self._reading = self.shards, list[bool]()
-
-        # A function without `self`, which copies of the model can share.
-        def refuse_stale(*_: Any, reading: list[bool] = self._reading) -> None:
-            if shards.is_stale and not reading:
-                raise RuntimeError(
-                    "this process has new parameters of its own ranges only. The whole model is"
-                    " there inside of a step, in job.map, after job.state() and after the last step"
-                )
-
-        # With hooks, these modules would compute by other kernels in evaluations.
-        fused = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
-        found = (each for each in model.modules() if isinstance(each, fused))
-        unguarded = {*chain.from_iterable(each.modules() for each in found)} - {model}
-        for module in model.modules():
-            module.register_state_dict_pre_hook(refuse_stale)
-            if module not in unguarded:
-                module.register_forward_pre_hook(refuse_stale)
-
-    def _refuse_state(self, *_: Any) -> None:
-        if self._arrays and not self._is_loading:
-            raise RuntimeError(
-                "this process has ranges of the optimizer's state only: use job.state(), which"
-                " returns the whole state, or the job's checkpoints"
-            )
+        self._given = guards.GivenGradients(optimizer)
+        self._reading: list[bool] = []  # True while this adapter reads or writes the state
+        guards.guard_model(model, lambda: self.shards.is_stale, self._reading)
+        guards.guard_optimizer(optimizer, lambda: bool(self._arrays), self._reading)
 
     def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
         raise ValueError("job.rounds does not support shard=True: leave out one of the two")
@@ -104,30 +68,17 @@ class ShardedAdapter(TorchAdapter):
 
     def _flatten(self) -> None:
         """Store the parameters of each bucket in one array."""
-        self._begins = [[*accumulate(each, initial=0)] for each in self.lengths()]
         for number, bucket in enumerate(self._gradients.buckets):
             array = torch.cat([each.detach().reshape(-1) for each in bucket])
             self._arrays.append(array)
-            for tensor, (parameter, begin) in enumerate(
-                zip(bucket, self._begins[number], strict=False)
-            ):
-                self._at[parameter] = number, tensor
-                parameter.data = array[begin:][: parameter.numel()].view(parameter.shape)
-
-    def _check_memory(self) -> None:
-        """Raise RuntimeError if the program has given a parameter other memory."""
-        for parameter, (number, tensor) in self._at.items():
-            begin = self._begins[number][tensor]
-            values = self._arrays[number].data_ptr() + begin * parameter.element_size()
-            if parameter.data_ptr() != values or not parameter.is_contiguous():
-                raise RuntimeError(
-                    f"the program has replaced the memory of a parameter of shape"
-                    f" {tuple(parameter.shape)}, as `parameter.data = ...` does; a sharded job does"
-                    " not support this. Change its values: `parameter.data.copy_(...)`"
-                )
+            ends = accumulate(each.numel() for each in bucket)
+            for tensor, (parameter, end) in enumerate(zip(bucket, ends, strict=True)):
+                values = array[end - parameter.numel() : end].view(parameter.shape)
+                self._at[parameter], self._memory[parameter] = (number, tensor), values
+                parameter.data = values
 
     def result(self) -> protocol.Share:
-        self._check_memory()
+        guards.check_memory(self._memory)
         return super().result()
 
     def lengths(self) -> list[list[int]]:
@@ -145,6 +96,7 @@ class ShardedAdapter(TorchAdapter):
         )
 
     def install(self, shards: Any) -> None:
+        self._given.clear()
         self._installed, state, kept = shards, self.optimizer.state, self._unsharded_slots()
         state.clear()
         state.update((parameter, slots) for parameter, slots in kept.values())
@@ -187,51 +139,29 @@ class ShardedAdapter(TorchAdapter):
     # ---- the result ----
 
     def apply(self) -> None:
-        self._check_memory()
+        guards.check_memory(self._memory)
         numbers = self._result.numbers
         weight = protocol.check_total(float(numbers[1]))
         self.loss = float(numbers[0]) / weight
         used = numbers.tolist()[2:]
         flags = dict(zip(chain.from_iterable(self._gradients.buckets), used, strict=True))
         self._buffers.apply(self._result)
-        self._parts.clear()
+        self._given.clear()
         for array, each in self._by_array():
             result = torch.from_numpy(self.shards.result(array))
             if weight != 1:
                 result /= weight
             parts = result.split([shard.parameter.numel() for shard in each])
             for shard, part in zip(each, parts, strict=True):
-                is_used = flags[self._whole_of(shard)]
-                self._parts[shard.parameter] = part if is_used else None
-                shard.parameter.grad = stand_in(shard.parameter) if is_used else None
+                parameter = self._gradients.buckets[array][shard.piece.tensor]
+                self._given.add(shard.parameter, parameter, part if flags[parameter] else None)
         for parameter, is_used in flags.items():
-            parameter.grad = stand_in(parameter) if is_used else None
-        # Be the last hook, after those that the program has registered.
-        self._hook.remove()
-        self._hook = self.optimizer.register_step_pre_hook(self._give_gradients)
+            parameter.grad = guards.stand_in(parameter) if is_used else None
+        self._given.come_last()
         self.shards.updated()
 
-    def _whole_of(self, shard: Shard) -> nn.Parameter:
-        return self._gradients.buckets[shard.piece.array][shard.piece.tensor]
-
-    def _give_gradients(self, *_: Any) -> None:
-        """Give the shards their gradients when the optimizer's step begins."""
-        for shard in self._installed.shards if self._arrays else ():
-            found = [shard.parameter.grad, self._whole_of(shard).grad]
-            if any(each is None for each in found):  # unused, or cleared by the program
-                shard.parameter.grad = None
-            elif all(isinstance(each, InRanges) for each in found):
-                shard.parameter.grad = self._parts[shard.parameter]
-            else:
-                raise RuntimeError(f"the program has set a gradient: {InRanges.WHY}")
-
-    def _take_gradients(self, *_: Any) -> None:
-        """Take the gradients back when the optimizer's step ends."""
-        for shard in self._installed.shards if self._arrays else ():
-            if shard.parameter.grad is not None:
-                shard.parameter.grad = stand_in(shard.parameter)
-
     def abandon(self) -> None:
+        self._given.clear()
         groups = (group["params"] for group in self.optimizer.param_groups)
         for parameter in chain(chain.from_iterable(groups), self._at):
             parameter.grad = None
@@ -248,7 +178,7 @@ class ShardedAdapter(TorchAdapter):
         """Return the whole state, whose slots Shards.prepare has gathered."""
         if not self._arrays:
             return super().state()
-        self._check_memory()
+        guards.check_memory(self._memory)
         slots = dict[int, dict[str, Any]]()
         table, arrays = self.shards.whole()
         for number, parameter in enumerate(chain.from_iterable(self._groups)):
@@ -286,11 +216,8 @@ class ShardedAdapter(TorchAdapter):
         return found
 
     def replicated(self) -> protocol.State:
-        self._reading.append(True)
-        try:
+        with guards.allowed(self._reading):
             state = elastic_state.read(self.model, self._whole({}), self._also)
-        finally:
-            self._reading.clear()
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             if parameter in self._at:
                 del state[f"model.{name}"]
@@ -306,19 +233,15 @@ class ShardedAdapter(TorchAdapter):
     def _whole(self, slots: dict[int, dict[str, Any]]) -> Any:
         groups = zip(self.optimizer.param_groups, self._groups, strict=True)
         kept = {number: found for number, (_, found) in self._unsharded_slots().items()}
-        whole = {**kept, **slots}
-        return WholeOptimizer([{**group, "params": each} for group, each in groups], whole)
+        return WholeOptimizer([{**g, "params": each} for g, each in groups], {**kept, **slots})
 
     def load(self, state: protocol.State) -> None:
         if self._arrays:  # load it as if the optimizer was not sharded
             self.optimizer.state.clear()
             for group, parameters in zip(self.optimizer.param_groups, self._groups, strict=True):
                 group["params"] = [*parameters]
-        self._is_loading = True
-        try:
+        with guards.allowed(self._reading):
             super().load(state)
-        finally:
-            self._is_loading = False
         if self._arrays:
             self._buffers = ModelBuffers(self.model, self._takes_first)
         if isinstance(state, protocol.PartialState):
