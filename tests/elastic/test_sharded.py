@@ -14,6 +14,8 @@ from torch import nn  # noqa: E402
 
 import ddl_torch.elastic as elastic  # noqa: E402
 from ddl_elastic.frameworks.protocol import digest  # noqa: E402
+from ddl_elastic.sharded.cut import StateLost  # noqa: E402
+from ddl_elastic.sharded.shards import Holding  # noqa: E402
 from ddl_elastic.storage import checkpoint  # noqa: E402
 from ddl_elastic.storage.checkpoint import Folder  # noqa: E402
 from ddl_torch.elastic.sharded import ShardedAdapter  # noqa: E402
@@ -390,6 +392,31 @@ def test_frozen_parameters_inside_of_the_job_are_refused() -> None:
     adapter.model.bias.requires_grad_(False)
     with pytest.raises(RuntimeError, match="frozen, unfrozen, added or removed parameters"):
         adapter.result()
+
+
+# ---- one rank's view of a group ----
+
+
+def test_ranges_move_before_any_holder_leaves() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    shards = adapter.shards
+    shards._holdings = {1: Holding([0, 1, 2], shards.shards)}
+    assert shards.needs_hand_over([0, 2])
+    assert not shards.needs_hand_over([0, 1, 2, 3])
+
+
+def test_joining_rank_notices_that_the_others_have_lost_the_state() -> None:
+    class Group:
+        size = 2
+
+        def allgather(self, own: Any, found: Any) -> None:
+            found[:] = [0, 0, 1, 0, 0, 1, *own]
+
+    shards = make_adapter().shards
+    shards.join()
+    with pytest.raises(StateLost, match="the other members have lost the state"):
+        shards._compare(Group())  # type: ignore[arg-type]
 
 
 def test_audits_are_refused() -> None:
