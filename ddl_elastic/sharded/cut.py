@@ -8,7 +8,7 @@ owner, and the next rank in order. So no range is lost if one rank dies.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -79,6 +79,7 @@ def plan_moves(
     before: Sequence[int] | None,
     members: Sequence[int],
     keepers: Sequence[int] | None = None,
+    lacking: Collection[int] = (),
 ) -> list[Move]:
     """Return the moves after which each rank of a new group holds its ranges.
 
@@ -86,6 +87,7 @@ def plan_moves(
     before   the members whose ranks held the ranges, or None if each rank held everything
     members  the members of the new group, by rank
     keepers  the members between which the state is cut; None means all members
+    lacking  members that have not received their ranges
 
     Raises StateLost if no member of the new group held a range.
     """
@@ -94,14 +96,15 @@ def plan_moves(
     for array, each in enumerate(lengths):
         targets = [rank_of[member] for member in keepers or members]
         bounds = cut(each, len(targets))
-        sources = [] if before is None else list(_sources(each, before, rank_of))
+        holders = {m: rank for m, rank in rank_of.items() if m not in lacking}
+        sources = [] if before is None else list(_sources(each, before, holders))
         for number, target in enumerate(targets):
             for begin, end in held(bounds, number):
                 if before is None:
                     moves += (Move(target, target, p) for p in pieces(array, each, (begin, end)))
-                for (first, last), holders in sources:
+                for (first, last), ranks in sources:
                     part = max(begin, first), min(end, last)
-                    source = target if target in holders else holders[0]
+                    source = target if target in ranks else ranks[0]
                     if part[0] < part[1]:
                         moves += (Move(source, target, p) for p in pieces(array, each, part))
     return moves

@@ -214,26 +214,29 @@ class Shards:
 
     def _settle(self, comm: Comm, members: Sequence[int]) -> None:
         self._slots = None
-        if self._is_new:
-            self._holdings = {}  # of an earlier try
         found = self._compare(comm)
         if self._is_lost:
             self._comm = comm
             return
-        has_state = found[:, 0] >= 0
-        if not has_state.any():
+        is_old = found[:, 4] == 0
+        if not is_old.any():
             raise StateLost("no member that has the state is left")
-        first = int(has_state.argmax())
-        source = self._choose(found[has_state], members)
-        self._holdings = {g: each for g, each in self._holdings.items() if g <= source}
-        before, own = None, self._framework.make([], {})
-        if self._holdings:
-            before, own = self._holdings[source].members, self._holdings[source].shards
-        if not has_state.all():
-            before = [members[first]] if before is None and not self._is_new else before
-            before = self._send_replicated(comm, first, before)
+        first, source = int(is_old.argmax()), 0
+        before: Sequence[int] | None = None
+        if not self._is_new:
+            source = self._choose(found, members)
+            before = self._holdings[source].members
+        if not is_old.all():
+            source, before = self._send_replicated(comm, first, source, before, found, members)
+        lacking = _lacking(found, members, source)
+        self._holdings = {
+            g: each
+            for g, each in self._holdings.items()
+            if g <= source and members[comm.rank] not in lacking
+        }
+        own = self._holdings[source].shards if self._holdings else self._framework.make([], {})
         keepers = [each for each in members if each in (self.keepers or members)] or members
-        moves = plan_moves(self._lengths, before, members, keepers)
+        moves = plan_moves(self._lengths, before, members, keepers, lacking)
         table = own.table()
         if before is not None:
             table = exchange_tables(comm, table)
@@ -256,17 +259,26 @@ class Shards:
         self._comm = comm
 
     def _send_replicated(
-        self, comm: Comm, first: int, before: Sequence[int] | None
-    ) -> Sequence[int]:
-        """Let joining ranks receive from rank `first` what each rank has, and the members between
-        which the state was cut. Return the latter."""
+        self,
+        comm: Comm,
+        first: int,
+        source: int,
+        before: Sequence[int] | None,
+        found: npt.NDArray[np.int64],
+        members: Sequence[int],
+    ) -> tuple[int, Sequence[int]]:
+        """Let joining ranks receive from rank `first` what each rank has, the source generation,
+        and the members between which it was cut. Return the latter two. Joining ranks that have
+        this generation from an earlier try need nothing else: the others may have continued."""
         text, data = np.empty(0, np.uint8), np.empty(0, np.uint8)
         if comm.rank == first:
-            state = sorted(self._framework.replicated().items())
+            lacking = _lacking(found, members, source)
+            state = sorted(self._framework.replicated().items()) if lacking else []
             tensors = [[n, each.dtype, [*each.shape], each.data.nbytes] for n, each in state]
-            header = {"before": before, "where": self.where(), "tensors": tensors}
+            before = [members[first]] if before is None else before
+            header = {"source": source, "before": before, "where": self.where(), "tensors": tensors}
             text = np.frombuffer(json.dumps(header).encode(), np.uint8).copy()
-            data = np.concatenate([as_bytes(each.data) for _, each in state])
+            data = np.concatenate([np.empty(0, np.uint8), *(as_bytes(e.data) for _, e in state)])
         lengths = np.array([text.size, data.size], np.int64)
         comm.broadcast(lengths, first)
         if comm.rank != first:
@@ -274,14 +286,13 @@ class Shards:
         comm.broadcast(text, first)
         comm.broadcast(data, first)
         header = json.loads(text.tobytes())
-        if self._is_new:
-            found, begin = State(), 0
+        if members[comm.rank] in _lacking(found, members, header["source"]):
+            arrived, begin = State(), 0
             for name, dtype, shape, size in header["tensors"]:
-                found[name] = Tensor(dtype, tuple(shape), data[begin : begin + size])
+                arrived[name] = Tensor(dtype, tuple(shape), data[begin : begin + size])
                 begin += size
-            self._arrived = found, header["where"]
-        members: Sequence[int] = header["before"]
-        return members
+            self._arrived = arrived, header["where"]
+        return header["source"], header["before"]
 
     # ---- a joining rank ----
 
@@ -297,18 +308,20 @@ class Shards:
         return PartialState({**state, **self._framework.parameters()}), where
 
     def needs_hand_over(self, members: Sequence[int]) -> bool:
-        """Return True if none of the given members holds some range."""
-        return self.has_begun and self._is_lost_in(self._newest, members)
+        """Return True if some range would have fewer than two holders among these members."""
+        return self.has_begun and not {*(self._newest.members or ())} <= {*members}
 
     # ---- in any group ----
 
     def _choose(self, found: npt.NDArray[np.int64], members: Sequence[int]) -> int:
-        """Return the newest generation that all ranks with state have, and of which no range is
-        lost. If there is none, return the newest that all have."""
-        newest, oldest = int(found[:, 0].min()), int(found[:, 3].max())
+        """Return the newest generation that all ranks except joining ones have, and of which no
+        range is lost. If there is none, return the newest that all have."""
+        old = found[found[:, 4] == 0]
+        newest, oldest = int(old[:, 0].min()), int(old[:, 3].max())
         for generation in range(newest, oldest - 1, -1):
             holding = self._holdings.get(generation)
-            if holding and not self._is_lost_in(holding, members):
+            lacking = _lacking(found, members, generation)
+            if holding and not self._is_lost_in(holding, [m for m in members if m not in lacking]):
                 return generation
         return newest
 
@@ -323,15 +336,20 @@ class Shards:
 
     def _compare(self, comm: Comm) -> npt.NDArray[np.int64]:
         """Return for each rank its newest generation, 1 if its parameters are old, the number of
-        losses, and its oldest generation. Wait until all ranks have dropped a state that is lost.
-        Raises StateLost on ranks that have not."""
-        newest = -1 if self._is_new else max(self._holdings, default=0)
+        losses, its oldest generation, 1 if it is joining, and 1 if it has no state after a loss.
+        Wait until all ranks have dropped a state that is lost. Raises StateLost on ranks that have
+        not."""
+        newest = max(self._holdings, default=-1 if self._is_new else 0)
         oldest = min(self._holdings, default=0)
-        own = np.array([newest, self.is_stale, self._losses, oldest], np.int64)
-        found = np.empty((comm.size, 4), np.int64)
+        own = np.array(
+            [newest, self.is_stale, self._losses, oldest, self._is_new, self._is_lost], np.int64
+        )
+        found = np.empty((comm.size, own.size), np.int64)
         while True:
             comm.allgather(own, found.reshape(-1))
-            losses = found[found[:, 0] >= 0, 2]
+            losses = found[found[:, 4] == 0, 2]
+            if self._is_new and found[:, 5].any():
+                raise StateLost("the other members have lost the state")
             if self._is_new and losses.size:
                 self._losses = int(losses.max())
             if losses.size and losses.max() > self._losses:
@@ -444,6 +462,11 @@ class Shards:
                     comm.allgatherv(whole, counts=counts)
                     found[key, name] = whole
         self._slots = found
+
+
+def _lacking(found: npt.NDArray[np.int64], members: Sequence[int], generation: int) -> list[int]:
+    """Return the joining members that have not received this generation."""
+    return [m for m, row in zip(members, found, strict=True) if row[4] and row[0] != generation]
 
 
 def sharded_names(table: Table, piece: TensorPiece) -> list[str]:

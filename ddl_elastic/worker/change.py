@@ -19,6 +19,7 @@ import numpy as np
 from ddl_core import Comm
 from ddl_elastic.base.protocol import Fingerprint, WarmedUp
 from ddl_elastic.frameworks.protocol import Framework, State
+from ddl_elastic.sharded.cut import StateLost
 from ddl_elastic.sharded.shards import Shards
 from ddl_elastic.step import transfer
 from ddl_elastic.step.admission import AdmissionError
@@ -149,8 +150,12 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
 
 
 def _receive_shards(job: SwitchingLoop, shards: Shards, number: int) -> Arrival:
-    """Receive this rank's ranges, while the other ranks prepare for the step of this number."""
-    Step(job.group, number, PlainArrays([])).enter()
+    """Receive this rank's ranges, while the other ranks prepare for the step of this number. Raises
+    NotAdmitted if they have lost the state."""
+    try:
+        Step(job.group, number, PlainArrays([])).enter()
+    except StateLost as error:
+        raise NotAdmitted(f"this worker cannot join: {error}") from error
     state, where = shards.arrived()
     tables = [np.array(table) for table in where.pop("tables")]
     return Arrival(None, state, tables, **where)

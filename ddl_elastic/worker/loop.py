@@ -381,6 +381,8 @@ class Loop:
         )
         watchdog = group.watch.watchdog
         try:
+            if group.shards:
+                self._finish()  # which gathers the parameters
             table = evaluation.run(
                 framework, plan, loader, function, self.seed, group, self.agree, watchdog.expect
             )

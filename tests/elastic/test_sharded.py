@@ -14,6 +14,8 @@ from torch import nn  # noqa: E402
 
 import ddl_torch.elastic as elastic  # noqa: E402
 from ddl_elastic.frameworks.protocol import digest  # noqa: E402
+from ddl_elastic.sharded.cut import StateLost  # noqa: E402
+from ddl_elastic.sharded.shards import Holding  # noqa: E402
 from ddl_elastic.storage import checkpoint  # noqa: E402
 from ddl_elastic.storage.checkpoint import Folder  # noqa: E402
 from ddl_torch.elastic.sharded import ShardedAdapter  # noqa: E402
@@ -72,7 +74,7 @@ def test_member_behind_the_others_applies_its_ranges(members: Any) -> None:
 
 @pytest.mark.slow
 def test_death_of_an_adopter_keeps_the_bits(members: Any) -> None:
-    kills = [kill(3, 5, "reduce"), kill(0, 5, "adopt")]
+    kills = [kill(3, 5, "reduce"), kill(4, 5, "adopt")]
     members.check(members=5, shard=True, kills=kills, bucket_bytes=1000)
 
 
@@ -261,6 +263,120 @@ def test_program_cannot_clip_gradients_of_ranges() -> None:
         nn.utils.clip_grad_norm_(adapter.model.parameters(), 1.0)
 
 
+def clip_parameters_of(optimizer: Any, *_: Any) -> None:
+    groups = optimizer.param_groups
+    nn.utils.clip_grad_norm_([each for group in groups for each in group["params"]], 1.0)
+
+
+def test_program_cannot_clip_gradients_of_shards() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    with pytest.raises(RuntimeError, match="has the gradients of this process's ranges only"):
+        clip_parameters_of(adapter.optimizer)
+    adapter.optimizer.step()
+    with pytest.raises(RuntimeError, match="has the gradients of this process's ranges only"):
+        clip_parameters_of(adapter.optimizer)
+
+
+def test_hook_cannot_clip_gradients_of_shards() -> None:
+    adapter = make_adapter()
+    adapter.optimizer.register_step_pre_hook(clip_parameters_of)
+    compute(adapter)
+    with pytest.raises(RuntimeError, match="has the gradients of this process's ranges only"):
+        adapter.optimizer.step()
+
+
+def test_scaler_outside_of_the_job_is_refused() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    with pytest.raises(RuntimeError, match="has the gradients of this process's ranges only"):
+        scaler.step(adapter.optimizer)
+
+
+def test_program_cannot_set_gradients() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    adapter.model.bias.grad = torch.ones(2)
+    with pytest.raises(RuntimeError, match="the program has set a gradient"):
+        adapter.optimizer.step()
+
+
+def test_cleared_gradients_change_nothing() -> None:
+    adapter = make_adapter()
+    before = adapter.model.weight.detach().clone()
+    compute(adapter)
+    adapter.optimizer.zero_grad()
+    adapter.optimizer.step()
+    assert adapter.model.weight.equal(before)
+
+
+def test_parameters_with_other_memory_are_refused() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    adapter.model.weight.data = adapter.model.weight.detach().clone()
+    for use in (adapter.result, adapter.apply, adapter.state):
+        with pytest.raises(RuntimeError, match="has replaced the memory of a parameter of shape"):
+            use()
+
+
+def test_state_of_the_sharded_optimizer_is_refused() -> None:
+    adapter = make_adapter()
+    optimizer = adapter.optimizer
+    found, state = optimizer.state_dict(), adapter.state()
+    compute(adapter)
+    with pytest.raises(RuntimeError, match="ranges of the optimizer's state only"):
+        optimizer.state_dict()
+    with pytest.raises(RuntimeError, match="ranges of the optimizer's state only"):
+        optimizer.load_state_dict(found)
+    adapter.load(state)
+
+
+def test_slots_of_frozen_parameters_are_kept() -> None:
+    adapter = make_adapter(lambda parameters: torch.optim.Adam(parameters, lr=0.1))
+    model, optimizer = adapter.model, adapter.optimizer
+    model(torch.ones(1, 70)).sum().backward()
+    optimizer.step()
+    model.bias.requires_grad_(False)
+    before = adapter.state()
+    adapter.result()
+    assert digest(adapter.state()) == digest(before)
+    assert {name for name in before if "slot.1." in name} <= adapter.replicated().keys()
+    adapter.load(before)
+    assert digest(adapter.state()) == digest(before)
+
+
+class Averages:
+    """A moving average of the parameters."""
+
+    def __init__(self, model: Any) -> None:
+        self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    def state_dict(self) -> Any:
+        return {"shadow": self.shadow}
+
+
+class Averaged(torch.optim.swa_utils.AveragedModel):
+    pass
+
+
+@pytest.mark.parametrize("make", [Averages, Averaged])
+def test_averages_of_parameters_are_refused(make: Any) -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"also\['ema'\] is an object of Average"):
+        make_adapter(model=model, also={"ema": make(model)})
+
+
+def test_parts_of_a_model_with_old_parameters_are_refused() -> None:
+    adapter = make_adapter(model=nn.Sequential(nn.Linear(70, 2)))
+    adapter.shards.is_stale = True
+    with pytest.raises(RuntimeError, match="new parameters of its own ranges only"):
+        adapter.model[0](torch.ones(1, 70))
+    with pytest.raises(RuntimeError, match="new parameters of its own ranges only"):
+        adapter.model[0].state_dict()
+
+
 def test_model_with_old_parameters_is_refused() -> None:
     adapter = make_adapter()
     adapter.shards.is_stale = True
@@ -276,6 +392,31 @@ def test_frozen_parameters_inside_of_the_job_are_refused() -> None:
     adapter.model.bias.requires_grad_(False)
     with pytest.raises(RuntimeError, match="frozen, unfrozen, added or removed parameters"):
         adapter.result()
+
+
+# ---- one rank's view of a group ----
+
+
+def test_ranges_move_before_any_holder_leaves() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    shards = adapter.shards
+    shards._holdings = {1: Holding([0, 1, 2], shards.shards)}
+    assert shards.needs_hand_over([0, 2])
+    assert not shards.needs_hand_over([0, 1, 2, 3])
+
+
+def test_joining_rank_notices_that_the_others_have_lost_the_state() -> None:
+    class Group:
+        size = 2
+
+        def allgather(self, own: Any, found: Any) -> None:
+            found[:] = [0, 0, 1, 0, 0, 1, *own]
+
+    shards = make_adapter().shards
+    shards.join()
+    with pytest.raises(StateLost, match="the other members have lost the state"):
+        shards._compare(Group())  # type: ignore[arg-type]
 
 
 def test_audits_are_refused() -> None:

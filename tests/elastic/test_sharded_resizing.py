@@ -31,12 +31,14 @@ class Runs:
         assert len(found) == 1, done.out + done.err
         return str(found[0]), json.loads(report.read_text())["events"]
 
-    def check(self, workers: int | str, *words: str, **counts: int) -> None:
+    def check(self, workers: int | str, *words: str, **counts: int) -> list[str]:
+        """Check a job's final state and its events. Return the kinds of these."""
         digest, events = self.final(workers, *words)
         kinds = [each["kind"] for each in events]
         for kind, count in counts.items():
             assert kinds.count(kind) >= count, events
         assert digest == self.expected, events
+        return kinds
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,13 @@ def test_death_while_workers_leave(runs: Runs) -> None:
 def test_death_while_the_state_moves_to_those_who_stay(runs: Runs) -> None:
     words = ["--scale", "3:5,40:1", "--strike", "hand over:3"]
     runs.check("1:5", *words, joined=3, died=1, left=3)
+
+
+@pytest.mark.parametrize("member", [0, 1])
+def test_death_when_a_joining_worker_has_received_its_ranges(runs: Runs, member: int) -> None:
+    words = ["--scale", "3:3", "--strike", f"barrier:{member}"]
+    kinds = runs.check("2:5", *words, joined=1, died=1)
+    assert kinds.count("died") == 1  # the joining worker has not failed as well
 
 
 @pytest.mark.parametrize("member", [0, 1, 2])

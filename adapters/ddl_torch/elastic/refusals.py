@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddl_elastic.base.audits import find_options
 from ddl_torch.batch_norm import SyncBatchNorm
@@ -95,12 +96,24 @@ def refuse_sharded(
         other = memory.setdefault(parameter.untyped_storage().data_ptr(), name)
         if other != name:
             raise ValueError(f"{name} and {other} share memory, which shard=True does not support")
+    trained = Counter(tuple(p.shape) for p in model.parameters() if p.requires_grad)
     for name, each in also.items():
-        if type(each).__name__ in _UNSHARDED:
+        reads = any(kind.__name__ in _UNSHARDED for kind in type(each).__mro__)
+        # Averages of the parameters have their shapes.
+        if reads or not trained - Counter(_shapes(each.state_dict())):
             raise TypeError(
                 f"also[{name!r}] is an object of {type(each).__name__}, which needs whole gradients"
                 " or parameters between two steps; shard=True does not support it"
             )
+
+
+def _shapes(found: Any) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of all tensors in nested containers."""
+    if isinstance(found, Tensor):
+        yield tuple(found.shape)
+    elif isinstance(found, Mapping | list | tuple):
+        for each in found.values() if isinstance(found, Mapping) else found:
+            yield from _shapes(each)
 
 
 def refuse_sharded_job(options: Mapping[str, Any]) -> None:

@@ -102,15 +102,3 @@ class WholeOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         return {"state": self._slots, "param_groups": self.param_groups}
-
-
-class InRanges(Tensor):
-    """A stand-in for the gradient of a whole parameter, which no rank has."""
-
-    @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-        raise RuntimeError(
-            "a sharded job has the gradients of this process's ranges only, so a program cannot use"
-            " the gradients of whole parameters, as torch.nn.utils.clip_grad_norm_ does. Use a job"
-            " without shard=True"
-        )

@@ -19,19 +19,13 @@ from ddl_elastic.frameworks import protocol
 from ddl_elastic.frameworks.protocol import Array
 from ddl_elastic.sharded.cut import TensorPiece
 from ddl_elastic.sharded.shards import Shards, Table
+from ddl_torch.elastic import guards
 from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.adapter import TorchAdapter
 from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.refusals import refuse_sharded
 from ddl_torch.elastic.rounds import MomentsKind
-from ddl_torch.elastic.shard_set import (
-    InRanges,
-    Shard,
-    TorchShards,
-    WholeOptimizer,
-    make_shard,
-    restore,
-)
+from ddl_torch.elastic.shard_set import Shard, TorchShards, WholeOptimizer, make_shard, restore
 from ddl_torch.elastic.shares import ShareArrays
 from ddl_torch.elastic.tensors import pack
 
@@ -48,22 +42,12 @@ class ShardedAdapter(TorchAdapter):
         self.shards = Shards(self)
         self._arrays: list[Tensor] = []  # by bucket: the values of its parameters
         self._at: dict[nn.Parameter, tuple[int, int]] = {}  # the array and tensor of a parameter
+        self._memory: dict[nn.Parameter, Tensor] = {}  # the values of each in its array
         self._groups = [[*group["params"]] for group in optimizer.param_groups]
-        self._guard_stale(model)
-
-    def _guard_stale(self, model: nn.Module) -> None:
-        shards, self._reading = self.shards, list[bool]()
-
-        # A function without `self`, which copies of the model can share.
-        def refuse_stale(*_: Any, reading: list[bool] = self._reading) -> None:
-            if shards.is_stale and not reading:
-                raise RuntimeError(
-                    "this process has new parameters of its own ranges only. The whole model is"
-                    " there inside of a step, in job.map, after job.state() and after the last step"
-                )
-
-        model.register_forward_pre_hook(refuse_stale)
-        model.register_state_dict_pre_hook(refuse_stale)
+        self._given = guards.GivenGradients(optimizer)
+        self._reading: list[bool] = []  # True while this adapter reads or writes the state
+        guards.guard_model(model, lambda: self.shards.is_stale, self._reading)
+        guards.guard_optimizer(optimizer, lambda: bool(self._arrays), self._reading)
 
     def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
         raise ValueError("job.rounds does not support shard=True: leave out one of the two")
@@ -89,8 +73,13 @@ class ShardedAdapter(TorchAdapter):
             self._arrays.append(array)
             ends = accumulate(each.numel() for each in bucket)
             for tensor, (parameter, end) in enumerate(zip(bucket, ends, strict=True)):
-                self._at[parameter] = number, tensor
-                parameter.data = array[end - parameter.numel() : end].view(parameter.shape)
+                values = array[end - parameter.numel() : end].view(parameter.shape)
+                self._at[parameter], self._memory[parameter] = (number, tensor), values
+                parameter.data = values
+
+    def result(self) -> protocol.Share:
+        guards.check_memory(self._memory)
+        return super().result()
 
     def lengths(self) -> list[list[int]]:
         return [[each.numel() for each in bucket] for bucket in self._gradients.buckets]
@@ -107,8 +96,10 @@ class ShardedAdapter(TorchAdapter):
         )
 
     def install(self, shards: Any) -> None:
-        self._installed, state = shards, self.optimizer.state
+        self._given.clear()
+        self._installed, state, kept = shards, self.optimizer.state, self._unsharded_slots()
         state.clear()
+        state.update((parameter, slots) for parameter, slots in kept.values())
         for each in shards.shards:
             state[each.parameter] = each.slots
         for group, parameters in zip(self.optimizer.param_groups, self._groups, strict=True):
@@ -121,6 +112,14 @@ class ShardedAdapter(TorchAdapter):
                     else [each]
                 )
             ]
+
+    def _unsharded_slots(self) -> dict[int, tuple[nn.Parameter, dict[str, Any]]]:
+        """Return the slots of parameters that are not trained, by number of the parameter."""
+        return {
+            number: (each, self.optimizer.state[each])
+            for number, each in enumerate(chain.from_iterable(self._groups))
+            if each not in self._at and each in self.optimizer.state
+        }
 
     def _shard(self) -> None:
         """Replace the optimizer's parameters by shards that contain all of them."""
@@ -140,12 +139,14 @@ class ShardedAdapter(TorchAdapter):
     # ---- the result ----
 
     def apply(self) -> None:
+        guards.check_memory(self._memory)
         numbers = self._result.numbers
         weight = protocol.check_total(float(numbers[1]))
         self.loss = float(numbers[0]) / weight
         used = numbers.tolist()[2:]
         flags = dict(zip(chain.from_iterable(self._gradients.buckets), used, strict=True))
         self._buffers.apply(self._result)
+        self._given.clear()
         for array, each in self._by_array():
             result = torch.from_numpy(self.shards.result(array))
             if weight != 1:
@@ -153,13 +154,14 @@ class ShardedAdapter(TorchAdapter):
             parts = result.split([shard.parameter.numel() for shard in each])
             for shard, part in zip(each, parts, strict=True):
                 parameter = self._gradients.buckets[array][shard.piece.tensor]
-                shard.parameter.grad = part if flags[parameter] else None
+                self._given.add(shard.parameter, parameter, part if flags[parameter] else None)
         for parameter, is_used in flags.items():
-            missing = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
-            parameter.grad = missing.as_subclass(InRanges) if is_used else None
+            parameter.grad = guards.stand_in(parameter) if is_used else None
+        self._given.come_last()
         self.shards.updated()
 
     def abandon(self) -> None:
+        self._given.clear()
         groups = (group["params"] for group in self.optimizer.param_groups)
         for parameter in chain(chain.from_iterable(groups), self._at):
             parameter.grad = None
@@ -176,11 +178,12 @@ class ShardedAdapter(TorchAdapter):
         """Return the whole state, whose slots Shards.prepare has gathered."""
         if not self._arrays:
             return super().state()
+        guards.check_memory(self._memory)
         slots = dict[int, dict[str, Any]]()
         table, arrays = self.shards.whole()
         for number, parameter in enumerate(chain.from_iterable(self._groups)):
             if parameter not in self._at:
-                continue
+                continue  # _whole adds its slots
             key = "{}.{}".format(*self._at[parameter])
             for name, each in table.get(key, {}).items():
                 if "value" in each:
@@ -213,11 +216,8 @@ class ShardedAdapter(TorchAdapter):
         return found
 
     def replicated(self) -> protocol.State:
-        self._reading.append(True)
-        try:
+        with guards.allowed(self._reading):
             state = elastic_state.read(self.model, self._whole({}), self._also)
-        finally:
-            self._reading.clear()
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             if parameter in self._at:
                 del state[f"model.{name}"]
@@ -232,14 +232,16 @@ class ShardedAdapter(TorchAdapter):
 
     def _whole(self, slots: dict[int, dict[str, Any]]) -> Any:
         groups = zip(self.optimizer.param_groups, self._groups, strict=True)
-        return WholeOptimizer([{**group, "params": each} for group, each in groups], slots)
+        kept = {number: found for number, (_, found) in self._unsharded_slots().items()}
+        return WholeOptimizer([{**g, "params": each} for g, each in groups], {**kept, **slots})
 
     def load(self, state: protocol.State) -> None:
         if self._arrays:  # load it as if the optimizer was not sharded
             self.optimizer.state.clear()
             for group, parameters in zip(self.optimizer.param_groups, self._groups, strict=True):
                 group["params"] = [*parameters]
-        super().load(state)
+        with guards.allowed(self._reading):
+            super().load(state)
         if self._arrays:
             self._buffers = ModelBuffers(self.model, self._takes_first)
         if isinstance(state, protocol.PartialState):

@@ -35,18 +35,30 @@ def when(flag: str) -> dict[int, list[int]]:
 
 
 def strike(job: elastic.Job, what: str) -> None:
-    """Kill a member while ranges move: "hand over:3" while the state moves to those who stay, or
-    "join:1" while others receive it."""
+    """Kill a member while ranges move: "hand over:3" while the state moves to those who stay,
+    "join:1" while others receive it, or "barrier:1" soon after they have received it."""
     kind, member = what.split(":")
-    name = "_move" if kind == "hand over" else "_send_replicated"
-    move = getattr(Shards, name)
+    send, move, is_joining = Shards._send_replicated, Shards._move, [False]
 
-    def struck(shards: Shards, *arguments: Any) -> Any:
-        if job.group.member == int(member) and (kind == "join" or shards.keepers is not None):
+    def die(shards: Shards) -> None:
+        if job.group.member == int(member):
             os.kill(os.getpid(), signal.SIGKILL)
-        return move(shards, *arguments)
 
-    setattr(Shards, name, struck)
+    def sending(shards: Shards, *arguments: Any) -> Any:
+        is_joining.append(True)
+        if kind == "join":
+            die(shards)
+        return send(shards, *arguments)
+
+    def moving(shards: Shards, *arguments: Any) -> None:
+        if kind == "hand over" and shards.keepers is not None:
+            die(shards)
+        move(shards, *arguments)
+        if kind == "barrier" and is_joining[-1]:
+            time.sleep(1)  # the others have moved their ranges, too, and wait in the barrier
+            die(shards)
+
+    Shards._send_replicated, Shards._move = sending, moving  # type: ignore[method-assign]
 
 
 def main() -> None:

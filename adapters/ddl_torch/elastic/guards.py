@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guards of a sharded job: a program that uses what this process has only a part of gets an error,
+because it would compute other bits on each process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# With hooks, these modules would compute by other kernels in evaluations.
+_FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+
+
+class InRanges(Tensor):
+    """A stand-in for a gradient, between the end of the vote and the optimizer's step."""
+
+    WHY = (
+        "a sharded job has the gradients of this process's ranges only, so a program cannot use the"
+        " gradients, as torch.nn.utils.clip_grad_norm_ does. Use a job without shard=True"
+    )
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(cls.WHY)
+
+
+def stand_in(parameter: nn.Parameter) -> Tensor:
+    """Return a stand-in for the gradient of a parameter, without memory for its elements."""
+    return torch.zeros((), dtype=parameter.dtype).expand(parameter.shape).as_subclass(InRanges)
+
+
+class GivenGradients:
+    """The gradients of the shards, which the optimizer gets when its step begins, and which are
+    taken back when it ends."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        # By shard: the whole parameter and the gradient, which is None if no share used it.
+        self._parts: dict[nn.Parameter, tuple[nn.Parameter, Tensor | None]] = {}
+        self._hook = optimizer.register_step_pre_hook(self._give)
+        optimizer.register_step_post_hook(self._take)
+
+    def add(self, shard: nn.Parameter, whole: nn.Parameter, gradient: Tensor | None) -> None:
+        """Add the gradient of a shard for the next step."""
+        self._parts[shard] = whole, gradient
+        shard.grad = None if gradient is None else stand_in(shard)
+
+    def clear(self) -> None:
+        """Remove all gradients."""
+        self._parts.clear()
+
+    def come_last(self) -> None:
+        """Give the gradients after all hooks that the program has registered."""
+        self._hook.remove()
+        self._hook = self._optimizer.register_step_pre_hook(self._give)
+
+    def _give(self, *_: Any) -> None:
+        for shard, (whole, gradient) in self._parts.items():
+            found = [shard.grad, whole.grad]
+            if any(each is None for each in found):  # unused, or cleared by the program
+                shard.grad = None
+            elif all(isinstance(each, InRanges) for each in found):
+                shard.grad = gradient
+            else:
+                raise RuntimeError(f"the program has set a gradient: {InRanges.WHY}")
+
+    def _take(self, *_: Any) -> None:
+        for shard in self._parts:
+            if shard.grad is not None:
+                shard.grad = stand_in(shard)
+
+
+def guard_model(model: nn.Module, is_stale: Callable[[], bool], reading: list[bool]) -> None:
+    """Refuse calls and states of the model's modules while its parameters are old. `reading` is not
+    empty while the job itself reads them."""
+
+    # A function without `self`, which copies of the model can share.
+    def refuse(*_: Any) -> None:
+        if is_stale() and not reading:
+            raise RuntimeError(
+                "this process has new parameters of its own ranges only. The whole model is there"
+                " inside of a step, in job.map, after job.state() and after the last step"
+            )
+
+    fused = (each for each in model.modules() if isinstance(each, _FUSED))
+    unguarded = {*chain.from_iterable(each.modules() for each in fused)} - {model}
+    for module in model.modules():
+        module.register_state_dict_pre_hook(refuse)
+        if module not in unguarded:
+            module.register_forward_pre_hook(refuse)
+
+
+def guard_optimizer(
+    optimizer: torch.optim.Optimizer, is_sharded: Callable[[], bool], reading: list[bool]
+) -> None:
+    """Refuse to save and load the state of the sharded optimizer. `reading` is not empty while the
+    job itself does."""
+
+    def refuse(*_: Any) -> None:
+        if is_sharded() and not reading:
+            raise RuntimeError(
+                "this process has ranges of the optimizer's state only: use job.state(), which"
+                " returns the whole state, or the job's checkpoints"
+            )
+
+    optimizer.register_state_dict_pre_hook(refuse)
+    optimizer.register_load_state_dict_pre_hook(refuse)
+
+
+@contextmanager
+def allowed(reading: list[bool]) -> Iterator[None]:
+    """Let the job itself read or write its state in this context."""
+    reading.append(True)
+    try:
+        yield
+    finally:
+        reading.pop()
+
+
+def check_memory(memory: Mapping[nn.Parameter, Tensor]) -> None:
+    """Raise RuntimeError if the program has given a parameter other memory than this one."""
+    for parameter, values in memory.items():
+        if parameter.data_ptr() != values.data_ptr() or not parameter.is_contiguous():
+            raise RuntimeError(
+                f"the program has replaced the memory of a parameter of shape"
+                f" {tuple(parameter.shape)}, as `parameter.data = ...` does; a sharded job does not"
+                " support this. Change its values: `parameter.data.copy_(...)`"
+            )
