@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 from ddl_core import native
 from ddl_core.frameworks.requirement import require
@@ -28,6 +30,7 @@ def main() -> int:
         import ddl_jax
 
         ddl_jax.initialize()
+        _ignore_initialize()
         sys.argv = [arguments.program, *arguments.arguments]
         sys.path[0] = str(Path(arguments.program).resolve().parent)
         runpy.run_path(arguments.program, run_name="__main__")
@@ -36,6 +39,17 @@ def main() -> int:
     from ddl_jax import _build
 
     return native.answer(arguments.command, [_build.part(name) for name in _build.PARTS])
+
+
+def _ignore_initialize() -> None:
+    """Make the program's own call of jax.distributed.initialize do nothing: it has no place here
+    for a coordinator of its own."""
+    import jax
+
+    def initialize(*arguments: Any, **options: Any) -> None:
+        logging.getLogger("ddl_jax").info("the program's jax.distributed.initialize is ignored")
+
+    jax.distributed.initialize = initialize
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ def test_stock_collectives(ddlrun: Run, size: int) -> None:
 
 def test_program_that_knows_nothing(ddlrun: Run, tmp_path: Path) -> None:
     program = tmp_path / "plain.py"
-    program.write_text(PLAIN + "import sys\nprint('total', total, sys.argv[1:])\n")
+    own = "import jax\njax.distributed.initialize('127.0.0.1:1', 2, 0)\n"  # ignored
+    program.write_text(own + PLAIN + "import sys\nprint('total', total, sys.argv[1:])\n")
     launcher = f"import runpy, sys\nsys.argv[1:] = ['run', {str(program)!r}, 'x', '-y']\n"
     ended = ddlrun(2, launcher + "runpy.run_module('ddl_jax', run_name='__main__')\n", limit=120)
     assert ended.expect_success().out.count("total 3.0 ['x', '-y']") == 2
