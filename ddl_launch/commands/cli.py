@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
@@ -147,9 +149,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         complete(parser)
         arguments = parser.parse_args(argv)
         code: int | None = arguments.run(arguments)
+        sys.stdout.flush()
     except CommandError as error:
         print(f"ddl: {error}", file=sys.stderr)
         return USAGE
+    except BrokenPipeError:  # the reader of the output has gone, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:

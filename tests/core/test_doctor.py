@@ -4,6 +4,8 @@
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
@@ -27,6 +29,15 @@ def tell(root: Path, path: str, text: str) -> None:
 
 def levels(found: list[Finding]) -> dict[str, str]:
     return {f.what: f.level for f in found}
+
+
+def test_reader_that_leaves() -> None:
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    cluster = Path(__file__).parents[2] / "examples" / "clusters" / "lab.toml"
+    with subprocess.Popen([*DOCTOR[:-1], "plan", cluster], **pipe) as ended:  # type: ignore[call-overload]
+        ended.stdout.close()
+        assert ended.stderr.read() == b""
+    assert ended.returncode == 128 + signal.SIGPIPE
 
 
 def test_this_machine(run_here: Run) -> None:
