@@ -165,8 +165,18 @@ def with_checkpoints(variables: Mapping[str, str], checkpoints: Path) -> dict[st
 
 
 def checkpoint_folder(number: int) -> str | None:
-    """Return the default checkpoint folder for this process's job of this number, or None."""
-    return str(Path(os.environ[_CHECKPOINTS], str(number))) if _CHECKPOINTS in os.environ else None
+    """Return the default checkpoint folder for this process's job of this number, or None. Raises
+    ValueError if its parent, which exists before any worker starts, is missing on this machine."""
+    if _CHECKPOINTS not in os.environ:
+        return None
+    folder = Path(os.environ[_CHECKPOINTS])
+    if not folder.parent.is_dir():
+        raise ValueError(
+            f"{socket.gethostname()} has no folder {folder.parent}, where this job's checkpoints"
+            " belong: it must be on a file system that all machines share, or the job would begin"
+            " at its first step when it continues elsewhere"
+        )
+    return str(folder / str(number))
 
 
 def with_recording(text: str, hash_seed: int) -> dict[str, str]:

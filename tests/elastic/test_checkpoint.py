@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl_elastic.frameworks.protocol import State, Tensor, digest
-from ddl_elastic.storage import checkpoint
+from ddl_elastic.storage import checkpoint, saving
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Folder, Manifest
 
 pytestmark = pytest.mark.pure
@@ -117,3 +117,15 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="4 bytes cannot be written: No space left .*/name"):
         folder.write("name", b"data")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_this_machine_does_not_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "jobs.db.jobs" / "1"  # made by the service before the first worker starts
+    monkeypatch.setenv("DDL_ELASTIC_CHECKPOINTS", str(folder / "checkpoints"))
+    with pytest.raises(ValueError, match="must be on a file system that all machines share"):
+        saving.policy_find(None, 1, 1)
+    assert not folder.exists()
+    folder.mkdir(parents=True)
+    assert saving.policy_find(None, 1, 1)
