@@ -18,9 +18,9 @@ from ddl_elastic.engines.host_agent import JoinRefused
 from ddl_launch.errors import CommandError, LaunchError
 
 _DESCRIPTION = """\
-Offer this machine to an elastic job, which `ddl elastic run --listen` has started on another one.
-Agents may come at any time, and leave: a job's result does not depend on them. One for each machine
-will do.
+Offer this machine to an elastic job, which `ddl elastic run --listen` has started on another one,
+or to the jobs of `ddl serve --agents`. Agents may come at any time, and leave: a job's result does
+not depend on them. One for each machine will do.
 """
 
 _EPILOG = """\

@@ -67,6 +67,10 @@ def _child(work: Callable[[], int]) -> None:
         os._exit(code)
 
 
+def _log(text: str) -> None:
+    print(f"ddl elastic agent: {text}", file=sys.stderr, flush=True)
+
+
 class PoolAgent:
     """The agent that serves the runs of a service.
 
@@ -91,6 +95,7 @@ class PoolAgent:
     def run(self, control: Channel[protocol.ToPoolAgent]) -> int:
         """Serve until the service is lost or the agent is asked to end. Return the exit code."""
         self._control = control
+        _log("connected to the service")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
         while self._control or self._reach():
@@ -107,6 +112,7 @@ class PoolAgent:
             if time.monotonic() > self._kill_at:
                 for run in self._runs.values():
                     run.kill()
+        _log(f"no service has answered for {self._wait:g} s: exiting")
         return 1
 
     def _ask(self, *_: object) -> None:
@@ -114,6 +120,7 @@ class PoolAgent:
 
     def _look_whether_asked(self) -> None:
         if self._asked and self._kill_at == float("inf"):
+            _log(f"asked to end: its workers leave their jobs, within {LEAVE_LIMIT:g} s")
             self._kill_at = time.monotonic() + LEAVE_LIMIT
             self._tell(protocol.AgentLeaves())
 
@@ -127,6 +134,7 @@ class PoolAgent:
         except (EOFError, ValueError):
             control.close()
             self._control, self._alone_since = None, time.monotonic()
+            _log("the service is away; running jobs continue")
 
     def _begin(self, run: str, port: int) -> None:
         if run not in self._runs:
@@ -161,6 +169,7 @@ class PoolAgent:
         time.sleep(REDIAL)
         with suppress(JoinRefused):
             self._control = self._dial()
+            _log("connected to the service again")
             self._tell_runs()
             if self._kill_at < float("inf"):
                 self._tell(protocol.AgentLeaves())

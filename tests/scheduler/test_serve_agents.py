@@ -78,6 +78,9 @@ def test_agents_come_and_go(serving: AgentServing, alone: str, tmp_path: Path) -
     serving.kill()
     serving.start()
     serving.wait_for_size(job, 3)
+    lines = (serving.folder / "agents.log").read_text().splitlines()
+    for text in ("connected to the service", "the service is away; running jobs continue"):
+        assert lines.count(f"ddl elastic agent: {text}") == 2
     assert len(serving.pids(job)) == 3  # no worker was restarted
     second.kill()
     wait_for(lambda: len(serving.alive(job)) == 1)
