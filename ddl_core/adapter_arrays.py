@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ArrayWorld(adapter.World):
-    """A World with the operations.
+    """A World with the collective operations for arrays that NumPy can read.
 
     An adapter overrides `_read` and `_make`, and `_write` if its arrays are not written by
     assignment to all elements. It exports the methods as its functions.

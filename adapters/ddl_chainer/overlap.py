@@ -69,7 +69,7 @@ class _Start(chainer.FunctionNode):
 
 
 def _consumers(loss: chainer.Variable) -> dict[int, list[chainer.FunctionNode]]:
-    """Return the functions of the graph by the ids of their inputs' nodes."""
+    """Map the id of each node in the graph to the functions that have it as an input."""
     found: dict[int, list[chainer.FunctionNode]] = defaultdict(list)
     seen, waiting = set(), [loss.creator_node]
     while waiting:

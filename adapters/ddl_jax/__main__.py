@@ -42,8 +42,8 @@ def main() -> int:
 
 
 def _ignore_initialize() -> None:
-    """Make the program's own call of jax.distributed.initialize do nothing: it has no place here
-    for a coordinator of its own."""
+    """Make the program's call of jax.distributed.initialize do nothing, because the job has a
+    coordinator already."""
     import jax
 
     def initialize(*arguments: Any, **options: Any) -> None:

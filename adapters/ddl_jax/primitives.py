@@ -86,8 +86,8 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
 
 
 def _check_devices(context: Any) -> None:
-    """Raise NotImplementedError if the program has several devices of a process. A rank is a
-    process, and two devices of one would run their operations in no common order."""
+    """Raise NotImplementedError if the program runs on several devices of one process. A rank is
+    a process, and the order of operations on its devices would differ between ranks."""
     axes = context.module_context.axis_context
     devices = axes.num_devices if hasattr(axes, "num_devices") else axes.mesh.size
     if devices is not None and devices > jax.process_count():

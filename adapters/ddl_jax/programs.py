@@ -117,7 +117,7 @@ def of_primitive(primitive: Primitive, **parameters: Any) -> Callable[..., Any]:
 
 
 def forget() -> None:
-    """Drop the token of the last program, which may have an error."""
+    """Drop the last program's token, because it may hold that program's error."""
     dispatch.runtime_tokens.current_tokens.pop(EFFECT, None)
 
 

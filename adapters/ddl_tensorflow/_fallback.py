@@ -76,7 +76,8 @@ class PendingWorld:
         self._names: set[str] = set()
 
     def close(self) -> None:
-        """End all operations. The comm still belongs to the caller."""
+        """Wait for the pending operations. Abort the comm if they take longer than
+        _GRACE_PERIOD. The caller still closes the comm."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._started == 0, _GRACE_PERIOD):
                 self._comm.abort("shut down with operations pending")

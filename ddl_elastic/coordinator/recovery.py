@@ -75,7 +75,8 @@ class CoordinatorRecovery:
 
 
 def unknown(member: int) -> Worker:
-    """Return an entry for a worker whose agent has not reconnected. It may have exited earlier."""
+    """Return an entry for a worker whose agent has not reconnected. The worker may have exited
+    already."""
     slot = Slot(-1, "an unknown host", "", 0, "lost")
     return Worker(member, Handle(slot, member, _NOBODY), iter(()), WorkerState.ENDED)
 

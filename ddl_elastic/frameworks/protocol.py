@@ -97,7 +97,7 @@ def _part(name: str) -> str:
 
 
 def digest(state: State) -> str:
-    """Return the SHA-256 of all names and values."""
+    """Return the SHA-256 of a state's names and values, without its MODE entries."""
     return digest_parts(state).whole
 
 

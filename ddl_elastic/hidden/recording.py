@@ -55,7 +55,7 @@ class Recording:
     every: int = 1000
 
     def dump(self) -> str:
-        """Return the settings as a text for the workers' environment."""
+        """Return the settings as JSON for the workers' environment."""
         return json.dumps(asdict(self))
 
 
@@ -171,7 +171,7 @@ def describe(item: Item) -> dict[str, str]:
 
 
 def mark_batch(batch: Any) -> str:
-    """Return a digest of a batch, which may be an object of a class of the program."""
+    """Return a digest of a batch, which may be an instance of one of the program's classes."""
     if isinstance(batch, Mapping | Sequence) or hasattr(batch, "shape"):
         return mark(batch)
     return mark(dict(getattr(batch, "__dict__", {})))

@@ -121,7 +121,8 @@ class Shards:
         self.is_stale = False
 
     def forget(self) -> None:
-        """Drop the state after StateLost, until `reset`. Operations without it remain possible."""
+        """Drop the state after StateLost. Until `reset`, only operations that do not need the
+        state are possible."""
         self._holdings, self._comm, self.is_stale = {}, None, False
         self._losses, self._is_lost = self._losses + 1, True
         self._framework.abandon()

@@ -165,8 +165,9 @@ class _Parts:
         self.lengths = np.array([n.bit_length() for n in range(2 * self.size + 1)])
 
     def count(self, first: Numbers, last: Numbers) -> Numbers:
-        """Return the number of parts of each range. A range is split in the middle of the smallest
-        node that contains it. Each 1 bit in the length of either side is one part."""
+        """Return the number of parts of each range. A range is split in the middle of the
+        smallest tree node that contains it. It has one part for each 1 bit in the lengths of the
+        two halves."""
         end = np.where(last == self.workers, self.size, last)
         shift = np.maximum(self.lengths[first ^ end] - 1, 0)
         middle = (end >> shift) << shift

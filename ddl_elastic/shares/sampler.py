@@ -100,7 +100,8 @@ class Sampler:
         return -(-passes * self.samples // self.batch)
 
     def passes(self, steps: int) -> int:
-        """Return the number of passes that this many steps begin. A stream is one pass."""
+        """Return the number of passes that have begun after this many steps. A stream counts as
+        one pass."""
         return 1 if self.samples is None else -(-steps * self.batch // self.samples)
 
 

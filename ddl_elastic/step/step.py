@@ -545,7 +545,8 @@ class Step:
         self.phase = Phase.AGREED
 
     def _end_audits(self, audits: Mapping[int, int], first: int) -> None:
-        """Record that the step's audits are over. Results may be wrong from step `first` on."""
+        """Record the end of the step's audits. `first` is the first step whose results may be
+        wrong, or NOTHING."""
         group, audit = self._group, self._audit
         assert audit
         audit.first = None if first == NOTHING else first

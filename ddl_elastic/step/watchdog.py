@@ -52,7 +52,7 @@ class Watchdog:
 
     @property
     def limit(self) -> float:
-        """The number of seconds that a rank may be missing now."""
+        """The current limit: a rank that is missing for more seconds is expelled."""
         least = max(self.seconds, STEPS * self._expected)
         if not self._steps:
             return max(least, FIRST * self.seconds)

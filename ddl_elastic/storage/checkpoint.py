@@ -293,8 +293,8 @@ def _join(parts: Mapping[int, bytes]) -> Bytes:
 
 
 def clean(storage: Storage, keep: int, saved: int = 0, needed: Sequence[int] = ()) -> None:
-    """Remove checkpoints, except the newest `keep` and the needed ones, and the chunks that only
-    the removed ones use. Removes nothing if a manifest cannot be read now.
+    """Remove all checkpoints but the newest `keep` and the needed ones. Then remove the chunks that
+    no remaining checkpoint uses. Removes nothing if a manifest cannot be read now.
 
     saved   steps of the checkpoint just written, or 0. Checkpoints with more steps are removed,
             too, because the job did not resume from them

@@ -98,8 +98,8 @@ class Reporter:
     def switched(
         self, plan: int, step: int, seconds: float, members: Sequence[int], died: Sequence[int]
     ) -> None:
-        """Report a change of the group before this step. The ranks waited `seconds` for it, and the
-        members `died` died in it."""
+        """Report a change of the group before this step. `seconds` is the time that the ranks
+        waited for it; `died` lists the members that died during it."""
         if self._channel:
             self._channel.send(protocol.GroupSwitched(plan, step, seconds, [*members], [*died]))
 

@@ -29,7 +29,8 @@ RECORD, PROOF, ADDRESS = 1192, 32, 194  # bytes of a rendezvous' messages
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of processor time, each for one of the two ranks."""
+    """Costs in seconds of processor time on one rank. The cost of a pair counts once for each of
+    its two ranks."""
 
     rank: float = 0.1e-3  # creation, at any size
     member: float = 13e-6  # creation, for each member: its address, name, settings

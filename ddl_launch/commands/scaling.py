@@ -43,8 +43,8 @@ def host_counts(cluster: Cluster) -> list[int]:
 
 
 def scale(cluster: Cluster, model: Model, hosts: Sequence[int]) -> list[Point]:
-    """Predict the step on the first hosts. Efficiency is a rank's speed compared with one rank
-    alone."""
+    """For each n in `hosts`, predict a training step on the first n hosts. Efficiency is the
+    speed of a rank compared with one rank alone."""
     return [_point(cluster.first_hosts(n), model) for n in hosts]
 
 

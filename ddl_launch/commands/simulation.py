@@ -54,7 +54,7 @@ def headline(operation: str) -> str:
 
 
 class SimulationError(CommandError):
-    """An error: the prediction is impossible. The message says why."""
+    """The error for a prediction that is impossible. The message has the reason."""
 
 
 class TooLongError(SimulationError):

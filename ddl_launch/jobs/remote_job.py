@@ -523,7 +523,8 @@ class RemoteJob(Supervisor):
         return any(frames.is_late(connection.channel) for connection in self._connections.values())
 
     def _check_start(self) -> None:
-        """Raise LaunchError if not all ranks will connect."""
+        """Raise LaunchError if ranks are missing and the launcher has exited, the time is over,
+        or the start was interrupted."""
         assert self._launcher is not None
         missing = [rank for rank in range(self._size) if rank not in self._ranks]
         hosts = list(dict.fromkeys(self._plan.layout.host_of[rank] for rank in missing))

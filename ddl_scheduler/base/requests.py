@@ -144,7 +144,8 @@ class JobSpec:
     name: str = ""
 
     def fields(self) -> dict[str, object]:
-        """Return the fields as requests and the store have them. `spec_read` reads them."""
+        """Return the fields in the form that requests and the store use. `spec_read` reads this
+        form."""
         return {
             "command": list(self.command),
             "min": self.least,

@@ -45,7 +45,8 @@ def plan_make(
     now: float = 0.0,
     settings: Settings | None = None,
 ) -> Schedule:
-    """Return the slots that each job has from now on. Leave out jobs that the user has paused."""
+    """Return the slots that each job has from now on. `jobs` must not contain jobs that the user
+    has paused."""
     settings, last = settings or Settings(), last or {}
     cluster = _cluster(slots)
     names = {slot.name for slot in slots}

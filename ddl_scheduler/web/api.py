@@ -261,7 +261,7 @@ async def slots_list(call: CheckedRequest) -> Response:
     body=object_schema(host={"type": "string", "maxLength": 256}),
 )
 async def suspect_clear(call: CheckedRequest) -> Response:
-    """Remove the mark of a host where an audit has found a wrong worker."""
+    """Remove the mark of a host on which an audit found a worker that computed wrongly."""
     await _change(call, lambda store: store.host_clear(call.body["host"]))
     return Response(status_code=204)
 

@@ -87,8 +87,8 @@ def tenants_view(store: Store, service: AppContext, sees: str | None) -> list[di
 
 
 def suspects_view(store: Store, sees: str | None) -> list[dict[str, Any]]:
-    """Return the hosts where audits have found wrong workers. Only callers who may see the job of a
-    finding get its number and text."""
+    """Return the hosts where audits have found wrong workers. The job's number and the finding's
+    text are included only if the caller may see that job."""
     found = []
     for host, when, job, text in store.hosts_marked():
         record = store.job_find(job)
@@ -99,7 +99,7 @@ def suspects_view(store: Store, sees: str | None) -> list[dict[str, Any]]:
 
 
 async def overview(service: AppContext, caller: Caller) -> dict[str, Any]:
-    """Return the data of the first page."""
+    """Return the data of the overview page."""
     sees = caller.sees
 
     def read(

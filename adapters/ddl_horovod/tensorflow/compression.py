@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types in which tensors are sent."""
+"""The compressors, which convert tensors to the type in which they are sent."""
 
 from __future__ import annotations
 

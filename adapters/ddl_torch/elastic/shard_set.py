@@ -19,7 +19,8 @@ from ddl_torch.elastic.tensors import pack, unpack
 
 
 class Shard:
-    """A piece of a parameter, as a parameter of the optimizer, and the optimizer's slots of it."""
+    """A piece of a model's parameter, which the optimizer treats as a parameter, and the
+    optimizer's state for that piece."""
 
     def __init__(self, piece: TensorPiece, values: Tensor) -> None:
         self.piece, self.parameter = piece, nn.Parameter(values)

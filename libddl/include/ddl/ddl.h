@@ -632,8 +632,8 @@ DDL_API ddl_status ddl_recv(ddl_comm *comm, void *buffer, int64_t count, ddl_dty
                             int source, int tag, int *sender, const ddl_options *options,
                             ddl_work **work);
 
-/* Send and receive at once; complete when both are. The two buffers must not overlap. Common
- * rules. */
+/* Send and receive at the same time; complete when both are. The two buffers must not overlap.
+ * Common rules. */
 DDL_API ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_count, int dest,
                                 int send_tag, void *recv, int64_t recv_count, int source,
                                 int recv_tag, ddl_dtype dtype, const ddl_options *options,

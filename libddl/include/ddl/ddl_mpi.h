@@ -18,7 +18,7 @@
 /* The record that a rank sends to the others: its endpoint's address. */
 typedef struct ddl_mpi_card {
     unsigned char address[DDL_ADDRESS_MAX]; /* as written by ddl_endpoint_address */
-    size_t length;                          /* its bytes; 0 if the rank cannot join */
+    size_t length;                          /* in bytes; 0 if the rank cannot join */
 } ddl_mpi_card;
 
 /* Fill in this rank's record. Creates a comm of this rank alone to check endpoint and config: if

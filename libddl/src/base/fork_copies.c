@@ -46,7 +46,8 @@ void ddl__original_drop_copy(ddl__original *original)
     original->copy = NULL;
 }
 
-/* By the system call: UCX replaces the function mremap by one that ignores the new address. */
+/* Replace the original by its copy. This uses the system call, because UCX replaces mremap() by a
+ * function that ignores the new address. */
 void ddl__original_replace(const ddl__original *original)
 {
     size_t bytes = original->bytes;

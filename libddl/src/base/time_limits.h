@@ -97,7 +97,7 @@
 
 /* ---- a GPU's buffers ---- */
 
-#define DDL__DEVICE_DRAIN_LIMIT (10 * DDL__S) /* for the copies of a comm that is destroyed */
+#define DDL__DEVICE_DRAIN_LIMIT (10 * DDL__S) /* for the copies of a destroyed comm to end */
 #define DDL__NCCL_START_LIMIT   (60 * DDL__S) /* for the ranks of a host to connect by NCCL */
 #define DDL__DEVICE_IDLE_TICK                                                                      \
     (1 * DDL__S) /* between checks whether a comm that uses NCCL has ended */

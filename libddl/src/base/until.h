@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* until.h - the limits of waiting during the creation of a comm. */
+/* until.h - when a rank stops waiting during the creation of a comm. */
 #ifndef DDL_BASE_UNTIL_H
 #define DDL_BASE_UNTIL_H
 

@@ -250,7 +250,7 @@ static int find_lost_member(const ddl_comm *comm)
     return -1;
 }
 
-/* The creation after all members have connected. */
+/* The context of the last steps of a creation, after all members have connected. */
 typedef struct last_steps {
     ddl_comm *comm;
     ddl__wireup *wireup;

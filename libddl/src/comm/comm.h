@@ -96,7 +96,7 @@ ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int r
 
 enum { DDL__INVARIANT_TEXT = 24 };
 
-/* Return a setting as in $DDL_INVARIANT. */
+/* Return the text of a setting, in the form that $DDL_INVARIANT has. It is static, or in `text`. */
 const char *ddl__invariant_text(int32_t invariant, char text[DDL__INVARIANT_TEXT]);
 
 /* Check the setting, and make the engine add in its order. */

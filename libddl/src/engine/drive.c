@@ -167,7 +167,7 @@ static void await_driver(ddl__engine *engine, int64_t deadline)
     atomic_store_explicit(&engine->waiters, before - 1, memory_order_relaxed);
 }
 
-/* Drive. Releases the lock meanwhile. */
+/* Become the driver of the engine, and drive. Releases the lock meanwhile. */
 static void become_driver(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
     ddl__driver_start(engine);

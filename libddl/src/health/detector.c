@@ -275,7 +275,8 @@ void ddl__detector_remove(ddl__health *h)
     while (*at != h)
         at = &(*at)->next;
     *at = h->next;
-    /* Unix sockets stay open until the engine has ended. Their peers may close them before that. */
+    /* Stop watching unix sockets, which stay open until the engine has ended: their peers may close
+     * them earlier. */
     for (int i = 0; i < h->size; i++)
         ddl__member_register(h, i, EPOLL_CTL_DEL);
     pthread_mutex_unlock(&h->detector->lock);

@@ -208,7 +208,7 @@ void ddl__heartbeats_start(ddl__health *health, int64_t now);
 /* Read the messages that have arrived, check for silent members, and send the heartbeats due. */
 void ddl__heartbeats_send(ddl__health *health, int64_t now);
 
-/* Read a control connection that was opened late together with the others from now on. */
+/* From now on, read this late control connection along with the others. */
 void ddl__heartbeats_add(ddl__health *health, int rank);
 
 /* Read messages as they arrive, from now on. */

@@ -175,7 +175,8 @@ static bool are_in_dispute(const ddl__membership *m, int one, int other)
     return accuses(m, one, other) || accuses(m, other, one);
 }
 
-/* Find the rank with the most disputes, and the highest of several; -1 if there are no disputes. */
+/* Return the rank with the most disputes, or -1 if there are none. If several ranks have the most,
+ * return the highest. */
 static int find_most_disputed(const ddl__membership *m)
 {
     int found = -1, most = 1;

@@ -57,8 +57,8 @@ typedef struct ddl__creation_end {
     ddl_status status;
     int from;        /* the member whose attempt failed first; -1: no attempt has failed, or the
                         member had connected to all */
-    uint32_t number; /* that attempt's number at its endpoint; with DDL__SUPERSEDED and from -1, the
-                        number of the later creation */
+    uint32_t number; /* number of the failed attempt at the endpoint of `from`. With DDL__SUPERSEDED
+                        and `from` -1: number of the later creation */
 } ddl__creation_end;
 
 /* One attempt. */

@@ -75,8 +75,8 @@ typedef struct ddl__cause {
 typedef struct ddl__member_msg {
     ddl__control_msg kind;
     int rank, by;        /* CONFIRM, EXPELLED, LOST, GONE, VOUCH: the subject; the reporter */
-    uint32_t attempt;    /* JOIN, VERDICT, DONE, VOUCH; GONE: the last one that `rank` has joined;
-                            CONFIRM: the last one whose comm `rank` has created */
+    uint32_t attempt;    /* JOIN, VERDICT, DONE, VOUCH: the message's; GONE: the last attempt that
+                            `rank` has joined; CONFIRM: the last whose comm `rank` has created */
     int leader;          /* JOIN */
     uint32_t silent_ms;  /* LOST */
     unsigned char state; /* LOST: a ddl__member_state */
@@ -171,7 +171,7 @@ typedef struct ddl__membership {
     int n_late;              /* number of late members */
     int far_beats;           /* intervals between heartbeats of far members (graph.h) */
     int64_t heartbeat, dead; /* intervals */
-    int64_t position_limit;  /* for how long a reported operation is valid */
+    int64_t position_limit;  /* age at which a reported position is outdated */
     bool announced;          /* DEAD was sent to the members */
     int64_t evidence_until;  /* until then, a witness may confirm the last death, or an expelled
                                 member may turn out to have expelled this rank */
@@ -191,8 +191,9 @@ typedef struct ddl__membership {
     uint64_t n_deaths;
     int64_t detection_ns; /* the longest silence before a death */
 
-    /* bytes of a set; offsets in the block of the sets, and of the ranks of GONE */
-    size_t set_bytes, sets_at, gone_at;
+    size_t set_bytes;  /* size of one set of ranks */
+    size_t sets_at;    /* offset of the sets from the start of this struct */
+    size_t gone_at;    /* offset of the ranks for the next GONE */
     ddl__peer peers[]; /* the members by rank, followed by the sets and the ranks of GONE */
 } ddl__membership;
 
@@ -230,8 +231,8 @@ void ddl__member_left_early(ddl__membership *m, int rank);
 void ddl__member_ended_early(ddl__membership *m, int rank, bool known, int64_t now);
 void ddl__member_start(ddl__membership *m, int rank, int64_t now);
 
-/* Handle a data link that has ended (`lost`) or cannot be opened, to a member without a control
- * connection. */
+/* Handle the failure of a data link to a member without a control connection. `lost`: the link has
+ * ended; else it cannot be opened. */
 void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t now);
 
 /* Handle a survivor that answers at none of its addresses while the survivors create their comm. If

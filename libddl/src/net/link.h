@@ -118,8 +118,8 @@ typedef struct ddl__link_ops {
     /* Note that the peer's process has exited; link->fd then has an event. NULL if the link detects
      * that itself. Any thread. */
     void (*peer_ended)(ddl__link *link);
-    /* Check whether the peer's process has exited, and if so, do as peer_ended. NULL if the link
-     * detects that itself. */
+    /* If the peer's process has exited, do the same as peer_ended. NULL if the link detects an exit
+     * itself. */
     void (*probe)(ddl__link *link);
     /* Send a leave message unless closed, and free. */
     void (*destroy)(ddl__link *link);

@@ -133,8 +133,9 @@ typedef struct ddl__among {
 typedef struct ddl__request {
     ddl__kind kind;
     int rank, size, root;
-    /* as in the public call: elements of a block if buffers hold one for each rank, which together
-     * are less than 2^63 bytes; ignored for barriers and uneven blocks */
+    /* number of elements, as in the public call. If a buffer has a block for each rank, those of
+     * one block; all blocks together have less than 2^63 bytes. Ignored for barriers and uneven
+     * blocks. */
     int64_t count;
     /* Uneven blocks, by rank: the part of the send buffer for that rank, and the part of the recv
      * buffer from that rank. All ranks know the counts of an all-gather and a reduce-scatter; of

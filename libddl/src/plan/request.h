@@ -69,7 +69,8 @@ static inline bool ddl__request_has_wires(const ddl__request *request)
     return !request->all_shared || (t && t->groups[DDL__HOSTS] > 1);
 }
 
-/* Return true if ranks can forward blocks of others: they must know their lengths. */
+/* Return true if ranks can forward other ranks' blocks, for which they must know the lengths of
+ * these blocks. */
 static inline bool ddl__request_forwards_blocks(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;

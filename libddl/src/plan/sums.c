@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Additions in the order of a request. */
+/* Plans the additions of a reduction in the order that its request prescribes. */
 #include <stdlib.h>
 
 #include "plan/builder.h"

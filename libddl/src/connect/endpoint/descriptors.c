@@ -14,7 +14,7 @@
 enum {
     RESERVE = 64,      /* reserve for descriptors that the program opens meanwhile */
     LARGE = 64 * 1024, /* if this many more descriptors are allowed, open ones are not counted */
-    SHARING = 1,       /* for a peer over shared memory: the control connection */
+    SHARING = 1,       /* descriptors for a peer over shared memory: the control connection */
     PLAIN = 3,         /* for a peer over TCP: two links and the control connection */
     UNOPENED = 1,      /* for a peer over TCP with unopened links: the control connection */
     WITH_LANES = 5     /* for a peer over TCP with lanes, besides these: PLAIN and two epoll sets */

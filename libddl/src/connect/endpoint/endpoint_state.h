@@ -88,7 +88,7 @@ struct ddl_endpoint {
     bool takes_secret; /* the creator left the secret open */
     unsigned sockets;
     int epoll, wake, timer, listeners, local;
-    int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
+    int tcp[DDL__INTERFACES_MAX]; /* the TCP listeners, one for each IP */
     bool timer_armed;
     int timer_runs; /* number of remaining restarts of the timer */
     pthread_t thread;

@@ -175,7 +175,7 @@ void ddl__first_use_remove(ddl__first_use *use, int peer)
 typedef struct opening {
     int fd;
     ddl__seal *seal;
-    ddl__arena *arena; /* the peer's, if they will share memory */
+    ddl__arena *arena; /* the peer's arena; NULL: the link shares no memory */
 } opening;
 
 /* Create an opening from a connection; `passed` is the descriptor received over it, or -1. */

@@ -119,7 +119,8 @@ void ddl__wireup_accept_waiting(const ddl__wireup *w)
         ;
 }
 
-/* Search for a missing higher rank that has exited: no other rank dials it. */
+/* The state of the search for a higher rank that exited before it connected, since no other rank
+ * dials it. */
 typedef struct search {
     int peer; /* the rank that was probed last */
     int64_t at, interval;

@@ -22,7 +22,7 @@ typedef struct ddl__dial_attempt {
  * answer. */
 typedef struct ddl__peer_dial {
     ddl__dial_attempt attempt;
-    ddl__dial_attempt messages; /* the connection for messages, if neither has lanes */
+    ddl__dial_attempt messages; /* the connection for messages, if the links have no lanes */
     bool local, tcp; /* the transport that was started; tcp: messages have their own connections */
     bool first_use;  /* tcp: only the pair's control connection, no links yet */
     bool peer_is_local; /* the peer has a unix socket on this host */

@@ -126,7 +126,8 @@ bool ddl__device_is_good(const ddl__device *device, const char *call, ddl__cuda_
 #define DDL__GOOD(device, function, ...)                                                           \
     ddl__device_is_good(device, #function, (device)->cuda.function(__VA_ARGS__))
 
-/* Make the device's context the thread's current one, and restore the thread's own context. */
+/* enter: make the device's context current in this thread. leave: restore the thread's own
+ * context. */
 bool ddl__device_enter(const ddl__device *device);
 void ddl__device_leave(const ddl__device *device);
 
@@ -141,8 +142,8 @@ ddl_status ddl__device_find_gpu(const ddl__cuda *cuda, const void *address, int 
 /* Check that this is an address of the GPU; NULL is allowed. */
 ddl_status ddl__device_check(const ddl__device *device, const void *address);
 
-/* Under `lock`: return true if the comm is alive. The engine ends it a little after a failure of
- * the device. */
+/* Under `lock`: return true if neither the device nor the comm has failed. After a failure of the
+ * device, the engine ends the comm a little later. */
 bool ddl__device_is_alive(const ddl__device *device);
 
 /* Under `lock`: end the comm, once, because the GPU does not copy, or not in time. */

@@ -22,7 +22,7 @@ static bool reduces(const ddl__call *call)
            call->kind == DDL__REDUCE_TO_ROOT;
 }
 
-/* Return NCCL's op. Between hosts the engine divides. */
+/* Return NCCL's op. For an average over several hosts it is the sum, because the engine divides. */
 static ddl__nccl_op op_of(const ddl__device *d, const ddl__call *call)
 {
     bool sums = d->nccl->between.n > 1 && call->op == DDL_AVERAGE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* choices.h - the algorithm for each kind and size class, measured or read from a file, if the
- * costs are not to choose it. */
+/* choices.h - the algorithm for each kind of operation and size class, if it was measured or read
+ * from a file; else the costs choose it. */
 #ifndef DDL_ENGINE_EXECUTOR_CHOICES_H
 #define DDL_ENGINE_EXECUTOR_CHOICES_H
 

@@ -8,7 +8,8 @@ static ddl_work *frame_find_work(const ddl__messages *m, uint32_t id, ddl__kind 
     return work && work->call.kind == kind && work->transfer.peer == rank ? work : NULL;
 }
 
-/* Take a part of a message directly into the receive buffer. Return false if it is incomplete. */
+/* Receive the next part of a message into the receive buffer. Return false until the part has
+ * arrived completely. */
 static bool work_take_part(ddl__messages *m, ddl__message_peer *p, ddl_work *work, uint32_t id,
                            size_t bytes, const ddl__signature *signature)
 {

@@ -230,8 +230,8 @@ static void lane_break(ddl__tcp_link *l, ddl__lane *lane, int error)
     note_loss(l, lane->name, error, 2 * DDL__LANE_REASON_LIMIT);
 }
 
-/* Handle the end of a lane. A lane may end after its last chunk, but not all lanes while bytes are
- * missing. */
+/* Handle the end of a lane. A lane may end after its last chunk. It is an error if all lanes have
+ * ended while bytes are missing. */
 static void lane_end(ddl__tcp_link *l, ddl__lane *lane)
 {
     bool all = true;

@@ -241,8 +241,8 @@ ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_buffers *bu
 }
 
 /* Use a short send queue. Only a network needs a queue that covers its delay and the time that the
- * driver is busy elsewhere. Between ranks of one machine, queued data drops out of the caches
- * before it is read, and so do the pages that the kernel copies to next. */
+ * driver is busy elsewhere. Between ranks of one machine, a long queue evicts data from the caches
+ * before it is read, and the pages that the kernel will copy to next. */
 void ddl__tcp_link_shorten(ddl__link *link)
 {
     static const int bytes = NEAR_BUFFER;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp.h - links over one stream socket, or several. User memory is sent without a copy, and spans
- * that are taken are received directly into their destination. */
+/* tcp.h - links over one or more stream sockets. User memory is sent without a copy, and the spans
+ * of a TAKE step are received directly into their destination. */
 #ifndef DDL_NET_TCP_H
 #define DDL_NET_TCP_H
 

@@ -53,7 +53,8 @@ static int log_line(const char *file, unsigned line, const char *function, int l
     return DDL__UCS_LOG_STOP;
 }
 
-/* Once per process: no handlers of signals, which belong to the program, and no lines on stdout. */
+/* Once per process, keep UCX from handling signals, which belong to the program, and from printing
+ * to stdout. */
 static void tame(const ddl__ucp *ucp)
 {
     static atomic_flag tamed = ATOMIC_FLAG_INIT;

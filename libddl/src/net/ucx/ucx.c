@@ -89,7 +89,8 @@ static void ucx_settle(ddl__link *link)
 /* ---------------------------------------------------------------------------------------- events
  */
 
-/* Receive from the TCP link what is not a leave message or an abort: numbers of spans. */
+/* Receive the numbers of sent spans that the peer announces over the TCP link. The link itself
+ * handles leave messages and aborts. */
 static void tcp_receive(ddl__ucx_link *l)
 {
     static const ddl__signature none;
@@ -240,7 +241,7 @@ static ddl_status fail_by_status(const ddl__ucx *ucx, const char *what, ddl__ucs
 }
 
 /* libddl has shared memory of its own. UCX's TCP moves a span in segments of 8 KiB by default, each
- * with a system call. Older versions know the names of a transport's settings without its name. */
+ * with a system call. In older versions a setting of TCP has no prefix TCP_. */
 static const struct {
     const char *variable, *name, *old_name, *value;
 } defaults[] = {{"UCX_TLS", "TLS", "TLS", "^sm"},

@@ -58,7 +58,7 @@ typedef struct ddl__ucx_link ddl__ucx_link;
 typedef struct ddl__ucx_sent {
     ddl__ucx_head head;
     ddl__ucx_link *link;
-    atomic_uint *users; /* of the slot with the payload; NULL: user memory */
+    atomic_uint *users; /* users of the payload's slot; NULL: user memory */
     bool pending;
 } ddl__ucx_sent;
 

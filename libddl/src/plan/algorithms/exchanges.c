@@ -21,8 +21,7 @@ typedef struct holdings {
 } holdings;
 
 enum {
-    PIECES =
-        16 /* largest average number of pieces for each rank and level; more are too irregular */
+    PIECES = 16 /* largest average number of pieces for each rank and level of a division */
 };
 
 typedef struct division {

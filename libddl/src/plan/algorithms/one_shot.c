@@ -8,8 +8,9 @@
  * more than needed, but no rank waits for a second hop. */
 #include "plan/builder.h"
 
-/* One-shot reads p buffers and writes one. Direct reads and writes a p-th part of them twice, but
- * has one more hop with its messages, and one more turn of all ranks that share a core. */
+/* One-shot reads p buffers and writes one. The direct algorithm reads and writes 1/p of these
+ * bytes, but twice. It needs one more hop with its messages, and one more turn of all ranks on a
+ * core. */
 bool ddl__one_shot_beats_direct(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;

@@ -354,8 +354,9 @@ static void add_one_shot(context *o)
     add_parts(o, &o->all, ALL, step, ddl__no_ranks());
 }
 
-/* Return true if an unordered all-reduce of as many bytes would use one-shot. Return false if each
- * rank passes one part in rank order: one-shot is then a candidate itself. */
+/* Return true if an unordered all-reduce with the bytes of all parts would use one-shot. Return
+ * false if each rank passes one part in rank order, because one-shot is then among the
+ * candidates. */
 static bool is_short(const context *o)
 {
     ddl__request plain = *o->request;

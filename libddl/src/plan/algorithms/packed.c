@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packed: all-reduce of f32 whose spans between hosts have a wire format of fewer bytes.
+/* Packed: an all-reduce of f32 that sends spans between hosts in a wire format of fewer bytes.
  *
  * Every rank owns a part of the buffer. A host packs the sum of its operands for a part once, and
  * sends it to the owner. The owner adds the sums in f32: its own host's, which was never packed,
- * then the others in the order of the rounds (hosts.c). It rounds the result as packing does, and
- * all hosts receive the same bytes. So every element is rounded twice for any number of hosts, and
- * all ranks get the same bits. Within a host nothing is packed.
+ * then the others in the order of the rounds (hosts.c). It rounds the result to the wire format,
+ * and all hosts receive the same bytes. So every element is rounded twice for any number of hosts,
+ * and all ranks get the same bits. Within a host nothing is packed.
  *
  * Steps, messages and bytes: those of a reduce-scatter and an all-gather over hosts; a span between
  * hosts has 0.5 (bf16), 0.252 (int8) or 0.127 (int4) of the bytes. */
