@@ -37,7 +37,7 @@ PAGES = [
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md")),
 ]
 RUN = ("python", "bash", "c")
-OTHERS = ("text", "console", "diff", "json", "toml", "{toctree}", "{raw}", "{image}")
+OTHERS = ("text", "console", "diff", "json", "toml", "yaml", "{toctree}", "{raw}", "{image}")
 
 _PART = re.compile(
     r"<!-- (?P<kind>snippet:|setup)(?P<words>[^\n]*?)(?:\n(?P<code>.*?)\n)? ?-->\n"
