@@ -14,5 +14,5 @@ def test_wire_formats_are_refused(monkeypatch: pytest.MonkeyPatch, wire: str) ->
     monkeypatch.setenv("DDL_WIRE", wire)
     with pytest.raises(ValueError, match=f"DDL_WIRE is {wire}, but an elastic job adds"):
         Job(model=dict, data=[(0, 0)] * 8, loss=max, optimizer=dict, batch=8, logical=8, passes=1)
-    with pytest.raises(ValueError, match="bits do not depend on the number of workers; unset"):
+    with pytest.raises(ValueError, match="Unset DDL_WIRE; on a slow network, use job.rounds"):
         Loop(None, None, batch=8, logical=8)  # type: ignore[arg-type]
