@@ -126,6 +126,7 @@ static void abort_while_fetching(ddl_comm *comm, void *argument)
     ddl_status status = ddl_work_wait(work, -1);
     CHECK(status == DDL_EABORTED || (status == DDL_OK && rank != 1), "%d %s", status,
           ddl_last_error());
+    ddl_work_destroy(work);
     CHECK(rank != 1 || !atomic_load(&fetching), "UCX still receives");
     if (rank == 1)
         atomic_store(&held, false);
