@@ -68,14 +68,12 @@ static ddl__algorithm choose_in_any_order(const ddl__request *request)
     bool one_shot = bytes <= DDL__ONE_SHOT_SHARED && ddl__one_shot_beats_direct(request);
     bool reduces = request->kind == DDL__ALLREDUCE || request->kind == DDL__REDUCE_TO_ROOT;
     bool declared = request->topology && request->topology->declared;
-    bool share_cores = request->topology && request->topology->oversubscription > 1;
     if (request->size == 1)
         return DDL__ALGORITHM_LOCAL;
     if (request->wire)
         return DDL__ALGORITHM_PACKED;
-    if (request->kind == DDL__BARRIER) /* each round would take a turn of all ranks on a core */
-        return request->all_shared && share_cores ? DDL__ALGORITHM_ONE_SHOT
-                                                  : DDL__ALGORITHM_DISSEMINATION;
+    if (request->kind == DDL__BARRIER)
+        return DDL__ALGORITHM_DISSEMINATION;
     if (ddl__request_is(request, DDL__PAIRWISE_KINDS))
         return request->all_shared || request->sent ? DDL__ALGORITHM_PAIRWISE : DDL__ALGORITHM_NONE;
     if (reduces && request->all_shared && one_shot)
