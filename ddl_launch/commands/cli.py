@@ -373,10 +373,11 @@ def _trace(arguments: argparse.Namespace) -> None:
 
 
 def _plan_cluster(arguments: argparse.Namespace) -> Cluster:
-    if arguments.cluster:
+    described = arguments.hosts, arguments.rate
+    if arguments.cluster and not any(described):
         return read_cluster(arguments.cluster)
-    if not arguments.hosts or not arguments.rate:
-        raise CommandError("CLUSTER.toml is missing, or --hosts and --rate (see ddl plan --help)")
+    if arguments.cluster or not all(described):
+        raise CommandError("give CLUSTER.toml, or --hosts and --rate (see ddl plan --help)")
     return methods.ethernet(arguments.hosts, arguments.ranks, arguments.rate)
 
 

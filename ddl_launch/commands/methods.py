@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from ddl_launch.base.quantities import show_bytes, show_seconds
 from ddl_launch.commands.cluster import Cluster, Cores, Level
@@ -37,12 +38,13 @@ class PredictedStep:
 def ethernet(hosts: int, ranks: int, rate: float) -> Cluster:
     """Return `hosts` hosts with `ranks` ranks each, on Ethernet of `rate` bytes per second.
 
-    Memory and cores are those of docs/lab/experiments.md, with a core for each rank.
+    Memory and cores are those of examples/clusters/lab.toml, but each rank has a core of its own.
     """
-    shared = Level("host", 12e9, 0.3e-6) if ranks > 1 else None
+    memory = 15.9e9
+    shared = Level("host", memory, 0.26e-6) if ranks > 1 else None
     wire = Level("network", rate * _HEADERS, 20e-6)
     cores = Cores(message=6.5e-6, byte=1 / 3.3e9)
-    return Cluster("Ethernet", (ranks,) * hosts, (hosts,), 12e9, shared, (wire,), cores, ())
+    return Cluster("Ethernet", (ranks,) * hosts, (hosts,), memory, shared, (wire,), cores, ())
 
 
 def predict(cluster: Cluster, nbytes: int, seconds: float, local_steps: int) -> list[PredictedStep]:
@@ -66,7 +68,7 @@ def predict(cluster: Cluster, nbytes: int, seconds: float, local_steps: int) -> 
         return 2 * time + _PASSES * size / cluster.memory, 2 * sent
 
     model = _model(nbytes, seconds)
-    found = [of(wire, lambda size, wire=wire: ask(size, wire)) for wire in WIRES]  # type: ignore[misc]
+    found = [of(wire, partial(ask, wire=wire)) for wire in WIRES]
     found.append(of(f"PowerSGD, rank {_RANK}", power_sgd))
     whole, sent = ask(nbytes, operation="ordered")
     communication = whole / local_steps
@@ -90,7 +92,8 @@ def verdict(found: Sequence[PredictedStep]) -> str:
     gain = plain.step / best.step
     if gain < PAYS:
         return f"None pays: the fastest, {best.name}, would be {gain:.2f} times as fast as f32."
-    best = next(method for method in found if method.step <= best.step * ALIKE)
+    most = min(best.step * ALIKE, plain.step / PAYS)
+    best = next(method for method in found if method.step <= most)
     return f"Use {best.name}: {plain.step / best.step:.2f} times as fast as f32."
 
 

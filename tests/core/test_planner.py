@@ -285,6 +285,9 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)["methods"]
     assert [each["name"] for each in found][4:] == ["PowerSGD, rank 4", "rounds of 20 steps"]
     assert found[0]["step"] == pytest.approx(0.985, rel=0.01)
+    # Of the methods that pay, the one that changes least; f32 is none of them.
+    assert main(f"plan {METHODS} --hosts 4 --rate 10Gbit/s".split()) == 0
+    assert "\nUse bf16: 1.06 times as fast as f32.\n" in capsys.readouterr().out
     # Communication that the backward pass hides costs nothing.
     assert main(f"plan {METHODS} --hosts 2 --rate 100Gbit/s".split()) == 0
     assert "None pays: the fastest, " in capsys.readouterr().out
@@ -295,7 +298,8 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (METHODS, "CLUSTER.toml is missing, or --hosts and --rate"),
+        (METHODS, "give CLUSTER.toml, or --hosts and --rate"),
+        (f"lab.toml {METHODS} --hosts 2 --rate 1Gbit/s", "give CLUSTER.toml, or --hosts and"),
         (
             "--model-bytes 1MB --hosts 2 --rate 1Gbit/s",
             "--model-bytes and --step-ms belong together",
