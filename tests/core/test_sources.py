@@ -23,6 +23,14 @@ def test_import_in_the_projects_folder(program: str) -> None:
     assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
 
 
+def test_no_ignored_file_is_tracked() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("the sources are not a clone")
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout == ""
+
+
 def test_check_in_the_projects_folder() -> None:
     ended = subprocess.run(
         [Path(sys.executable).parent / "ddlrun", "-n", "2", "--check"],
