@@ -37,6 +37,8 @@ from ddl_elastic.sharded.cut import Move, StateLost, TensorPiece, cut, held, pie
 Table = dict[str, dict[str, dict[str, Any]]]
 Slots = dict[tuple[str, str], Array]  # by tensor and name
 Bytes = npt.NDArray[np.uint8]
+# What ranks compare before they settle; see Shards._compare.
+_NEWEST, _STALE, _LOSSES, _OLDEST, _JOINING, _LOST = range(6)
 
 
 class ShardSet(Protocol):
@@ -219,7 +221,7 @@ class Shards:
         if self._is_lost:
             self._comm = comm
             return
-        is_old = found[:, 4] == 0
+        is_old = found[:, _JOINING] == 0
         if not is_old.any():
             raise StateLost("no member that has the state is left")
         first, source = int(is_old.argmax()), 0
@@ -247,7 +249,7 @@ class Shards:
         self._move(comm, moves, table, own, shards)
         self._holdings[source + 1] = Holding([*keepers], shards)
         comm.barrier()  # all ranks have received their ranges
-        self.is_stale, self._is_new = bool(found[:, 1].any()), False
+        self.is_stale, self._is_new = bool(found[:, _STALE].any()), False
         if self.keepers is not None:
             return  # keep the older ranges, too: the keepers may die before the switch
         self._holdings = {source + 1: self._holdings[source + 1]}
@@ -317,8 +319,8 @@ class Shards:
     def _choose(self, found: npt.NDArray[np.int64], members: Sequence[int]) -> int:
         """Return the newest generation that all ranks except joining ones have, and of which no
         range is lost. If there is none, return the newest that all have."""
-        old = found[found[:, 4] == 0]
-        newest, oldest = int(old[:, 0].min()), int(old[:, 3].max())
+        old = found[found[:, _JOINING] == 0]
+        newest, oldest = int(old[:, _NEWEST].min()), int(old[:, _OLDEST].max())
         for generation in range(newest, oldest - 1, -1):
             holding = self._holdings.get(generation)
             lacking = _lacking(found, members, generation)
@@ -348,8 +350,8 @@ class Shards:
         found = np.empty((comm.size, own.size), np.int64)
         while True:
             comm.allgather(own, found.reshape(-1))
-            losses = found[found[:, 4] == 0, 2]
-            if self._is_new and found[:, 5].any():
+            losses = found[found[:, _JOINING] == 0, _LOSSES]
+            if self._is_new and found[:, _LOST].any():
                 raise StateLost("the other members have lost the state")
             if self._is_new and losses.size:
                 self._losses = int(losses.max())
@@ -467,7 +469,11 @@ class Shards:
 
 def _lacking(found: npt.NDArray[np.int64], members: Sequence[int], generation: int) -> list[int]:
     """Return the joining members that have not received this generation."""
-    return [m for m, row in zip(members, found, strict=True) if row[4] and row[0] != generation]
+    return [
+        m
+        for m, row in zip(members, found, strict=True)
+        if row[_JOINING] and row[_NEWEST] != generation
+    ]
 
 
 def sharded_names(table: Table, piece: TensorPiece) -> list[str]:

@@ -59,12 +59,8 @@ def parse_count(text: str) -> int:
 
 
 def show_bytes(number: float) -> str:
-    """Format a size in the largest binary unit that fits."""
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.4g} {unit}"
-        number /= 1024
-    return f"{number:.4g} GiB"
+    """Format a size in the largest binary unit that fits, with four significant digits."""
+    return _show(number, 1024, ".4g", "B", "KiB", "MiB", "GiB")
 
 
 def show_seconds(seconds: float) -> str:
@@ -76,9 +72,13 @@ def show_seconds(seconds: float) -> str:
 
 
 def show_rate(rate: float) -> str:
-    """Format bytes per second in the largest decimal unit that fits."""
-    for unit in ("B/s", "KB/s", "MB/s"):
-        if rate < 1000:
-            return f"{rate:.3g} {unit}"
-        rate /= 1000
-    return f"{rate:.3g} GB/s"
+    """Format bytes per second in the largest decimal unit that fits, with three digits."""
+    return _show(rate, 1000, ".3g", "B/s", "KB/s", "MB/s", "GB/s")
+
+
+def _show(number: float, step: int, digits: str, *units: str) -> str:
+    """Format a number in the largest unit that fits; each is `step` of the one before."""
+    power = 0
+    while number >= step and power < len(units) - 1:
+        number, power = number / step, power + 1
+    return f"{number:{digits}} {units[power]}"

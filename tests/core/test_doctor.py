@@ -32,9 +32,10 @@ def levels(found: list[Finding]) -> dict[str, str]:
 
 
 def test_reader_that_leaves() -> None:
-    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     cluster = Path(__file__).parents[2] / "examples" / "clusters" / "lab.toml"
-    with subprocess.Popen([*DOCTOR[:-1], "plan", cluster], **pipe) as ended:  # type: ignore[call-overload]
+    command, pipe = [*DOCTOR[:-1], "plan", cluster], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe) as ended:
+        assert ended.stdout and ended.stderr
         ended.stdout.close()
         assert ended.stderr.read() == b""
     assert ended.returncode == 128 + signal.SIGPIPE
