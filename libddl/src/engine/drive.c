@@ -121,6 +121,19 @@ static bool is_awaited_done(ddl__engine *engine, const ddl_work *work)
     return any;
 }
 
+uint64_t ddl__starts_here(const void *context)
+{
+    const ddl__engine *engine = context;
+    uint64_t core = ddl__start_here(0), sum = 0;
+    for (int i = 0; engine->neighbour && i < engine->config.size; i++) {
+        const ddl__link *link = engine->config.links[i];
+        uint64_t start = link && link->ops->shared ? link->ops->start_of(link) : 0;
+        if (start && (start & DDL__CORES) == core)
+            sum += start;
+    }
+    return sum;
+}
+
 /* Drive until the awaited work is complete or the deadline passes. */
 static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {

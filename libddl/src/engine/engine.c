@@ -52,6 +52,11 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     engine->config = *config;
     atomic_init(&engine->references, 1);
     engine->probed_at = ddl__now();
+    for (int i = 0; i < config->size && !engine->neighbour; i++)
+        if (config->links[i] && config->links[i]->ops->shared)
+            engine->neighbour = config->links[i];
+    engine->wait_policy.starts_here = ddl__starts_here;
+    engine->wait_policy.context = engine;
     engine->wait_policy.sharing = config->sharing_cores;
     /* The members that the first operations wait for are still connecting and need the cores. */
     if (config->sharing_cores)

@@ -89,6 +89,8 @@ struct ddl__engine {
     ddl__named named;        /* named operations */
     ddl__messages *messages;
     ddl__wait_policy wait_policy;
+    ddl__link *neighbour;   /* a link that shares memory; or NULL */
+    uint64_t starts;        /* number of starts of the driver */
     ddl__recorder recorder; /* read by any thread, as are the next three */
     atomic_ullong moves;    /* passes of operations that moved without completing */
     atomic_ullong passes;   /* passes in which messages moved */
@@ -220,12 +222,26 @@ static inline bool ddl__abort_is_pending(const ddl__engine *engine)
 
 /* ---- drive.c ---- */
 
+/* For wait_policy.h; the context is the engine. */
+uint64_t ddl__starts_here(const void *context);
+
+/* The lowest bits of a start's number hold the core. */
+static const uint64_t DDL__CORES = (1 << 16) - 1;
+
+/* The number of a start of the driver on the core of this thread. */
+static inline uint64_t ddl__start_here(uint64_t starts)
+{
+    return (starts * (DDL__CORES + 1)) | ((unsigned)sched_getcpu() & DDL__CORES);
+}
+
 /* Under the lock: this thread becomes the driver, or stops being it. The driver runs all kernels
  * and makes all plans in the library's floating-point mode. */
 static inline void ddl__driver_start(ddl__engine *engine)
 {
     engine->driven = true;
     engine->drivers_mode = ddl__fp_enter();
+    if (engine->neighbour)
+        engine->neighbour->ops->tell_start(engine->neighbour, ddl__start_here(++engine->starts));
 }
 
 static inline void ddl__driver_stop(ddl__engine *engine)

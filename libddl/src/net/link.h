@@ -106,6 +106,11 @@ typedef struct ddl__link_ops {
      * enough. After announcing on all links, execute a heavy fence if the fences of the arena
      * (ddl__arena_fence) are joined, and check for spans once more before sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
+    /* Tell all peers that share memory that this rank's driver has started, by a number that
+     * differs from the last one. One call for a comm is enough. NULL if memory is not shared. */
+    void (*tell_start)(ddl__link *link, uint64_t start);
+    /* Return the peer's number; 0: none yet. NULL if tell_start is. */
+    uint64_t (*start_of)(const ddl__link *link);
     /* Handle an event of link->fd: doorbells, leave messages and errors. */
     void (*poll)(ddl__link *link);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The progress of a wait: with a free core, interrupted, next to a thread that yields, and next to
- * a thread that computes. */
+/* The progress of a wait: with a free core, interrupted, next to a thread that yields, next to a
+ * thread that computes, and next to a peer that computes. */
 #include "engine/executor/wait_policy.h"
 
 #include <sys/time.h>
@@ -33,6 +33,19 @@ static long switches(void)
     return usage.ru_nivcsw;
 }
 
+static uint64_t no_peer(const void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static uint64_t a_peer_started(const void *context)
+{
+    static uint64_t starts;
+    (void)context;
+    return ++starts;
+}
+
 /* Wait until it is time to sleep. Return the number of turns. */
 static uint32_t wait_in_vain(ddl__wait_policy *p)
 {
@@ -55,7 +68,7 @@ static bool check_interrupted(void)
     setitimer(ITIMER_REAL, &often, NULL);
     int undisturbed = 0;
     for (int i = 0; i < ATTEMPTS && undisturbed < 3; i++) {
-        ddl__wait_policy p = {0};
+        ddl__wait_policy p = {.starts_here = no_peer};
         int met = atomic_load(&interrupts);
         long before = switches();
         uint32_t turns = wait_in_vain(&p);
@@ -101,7 +114,7 @@ static void end_sharing(pthread_t other)
 static void check_oversubscribed(void)
 {
     int64_t ns = 20000;
-    ddl__wait_policy p = {0};
+    ddl__wait_policy p = {.starts_here = no_peer};
     pthread_t other = begin_sharing(&ns);
     uint32_t first = 0, spun = 0;
     for (int i = 0; i < 400; i++) {
@@ -125,13 +138,27 @@ static void check_oversubscribed(void)
 static void check_core_taken(void)
 {
     int64_t ns = 50000000;
-    ddl__wait_policy p = {0};
+    ddl__wait_policy p = {.starts_here = no_peer};
     pthread_t other = begin_sharing(&ns);
     wait_in_vain(&p);
     uint32_t core_taken = p.core_taken.left, turns = core_taken ? wait_in_vain(&p) : 0;
     end_sharing(other);
     CHECK(core_taken, "a core that another keeps was not noticed");
     CHECK(turns == 0, "yielded %u times to one who computes", turns);
+}
+
+/* Next to a peer that computes and starts its driver meanwhile: do not spin, but yield. */
+static void check_peer(void)
+{
+    int64_t ns = 50000000;
+    ddl__wait_policy p = {.starts_here = a_peer_started};
+    pthread_t other = begin_sharing(&ns);
+    for (int turn = 0; turn < DDL__SPINS + 2; turn++)
+        ddl__wait_policy_turn(&p);
+    ddl__wait_policy_reset(&p);
+    end_sharing(other);
+    CHECK(p.oversubscribed.length, "a core that a peer keeps was not noticed");
+    CHECK(!p.core_taken.length, "will sleep %u times beside a peer", p.core_taken.length);
 }
 
 int main(void)
@@ -144,6 +171,7 @@ int main(void)
     bool seen = check_interrupted();
     check_oversubscribed();
     check_core_taken();
+    check_peer();
     if (!seen)
         printf("others ran all the time: not seen how a wait goes on that is only interrupted\n");
     return seen ? 0 : 77;

@@ -4,9 +4,12 @@
  *
  * Oversubscription is observed, not computed. If sched_yield returns late because another thread
  * ran on this core, the next waits do not spin. If that thread computes and keeps the core, the
- * next waits do not yield either. The first backoff lasts few waits, since one late yield proves
- * little; each further one lasts twice as long. If ranks share cores, the first one lasts long. A
- * yield that is late because of an interrupt or a stolen virtual core predicts nothing. */
+ * next waits do not yield either, but sleep. That thread may be the awaited peer: then the yield
+ * was the quickest way, and a sleep would only add a wakeup. So a yield during which a peer's
+ * driver started on this core is no reason to sleep. The first backoff lasts few waits, since one
+ * late yield proves little; each further one lasts twice as long. If ranks share cores, the first
+ * one lasts long. A yield that is late because of an interrupt or a stolen virtual core predicts
+ * nothing. */
 #ifndef DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 #define DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 
@@ -53,6 +56,9 @@ typedef struct ddl__wait_policy {
     uint32_t turns;              /* turns of the current wait */
     bool sharing;                /* more ranks than cores, permanently */
     long switches;               /* involuntary context switches, as last read */
+    /* Return a number that changes when a peer's driver starts on the core of this thread. */
+    uint64_t (*starts_here)(const void *context);
+    const void *context;
 } ddl__wait_policy;
 
 /* Count the end of a wait. `tried`: it ran without backoff and found no reason for one. */
@@ -104,6 +110,7 @@ static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
         return false;
     if (p->turns == DDL__SPINS + 1 && !p->oversubscribed.left)
         ddl__others_ran(p);
+    uint64_t starts = p->starts_here(p->context);
     int64_t start = ddl__now();
     sched_yield();
     int64_t took = ddl__now() - start;
@@ -114,7 +121,7 @@ static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
         return true;
     ddl__backoff_extend(&p->oversubscribed,
                         p->sharing ? DDL__BACKOFF_MAX : DDL__OVERSUBSCRIBED_WAITS);
-    if (took > DDL__TAKEN_NS) {
+    if (took > DDL__TAKEN_NS && p->starts_here(p->context) == starts) {
         ddl__backoff_extend(&p->core_taken, DDL__TAKEN_WAITS);
         p->turns = DDL__SPINS + DDL__YIELDS;
     }

@@ -34,7 +34,7 @@
 
 enum {
     DDL__ARENA_MAGIC = 0x64646c61,
-    DDL__ARENA_LAYOUT = 7,
+    DDL__ARENA_LAYOUT = 8,
     DDL__ARENA_LINE = 64,
     DDL__ARENA_PAIR = 2 * DDL__ARENA_LINE, /* the alignment of shared words */
     DDL__ARENA_QUEUE = 64,                 /* entries of a ring */
@@ -93,6 +93,7 @@ typedef struct ddl__arena_header {
     uint64_t bell, secret[2];
     /* the events that wake the owner's driver, which sleeps or is about to; 0: it is awake */
     alignas(DDL__ARENA_LINE) atomic_uint sleeping;
+    alignas(DDL__ARENA_PAIR) atomic_ullong start; /* of the owner's driver (link.h); 0: none yet */
     alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
 } ddl__arena_header;
 
