@@ -17,6 +17,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from ddl_launch.lab import Lab, missing
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "serving.md"
 LIMIT = 1200.0  # seconds for the start of a server, and for a request
+PAUSE = 5.0  # seconds until the workers of the server before have stopped spinning
 REQUEST = {
     "prompt": ["w3 w14 w15 w92", "w65 w35 w89 w79 w323"],
     "max_tokens": 128,
@@ -156,6 +158,7 @@ def compare(model: Path, folder: Path, place: Place, where: str) -> None:
         assert first["ddl"] == first["gloo"]
         for _ in range(rounds):
             for name, server in servers.items():
+                time.sleep(PAUSE)
                 tokens, took = server.complete()
                 assert tokens == first["ddl"]
                 seconds[name].append(took)
