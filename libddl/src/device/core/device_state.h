@@ -26,9 +26,9 @@
  * from running ahead of `from` when the comm fails.
  *
  * Both streams and the engine run in the order of the calls, so none waits for a later one. `order`
- * is held from the choice of the memory until all is queued, to keep the three orders equal. Named
- * operations run in an order that rank 0 decides, so they are rejected: they would need separate
- * streams.
+ * is held from the choice of the memory until everything is queued, to keep the three orders equal.
+ * Named operations run in an order that rank 0 decides, so they are rejected: they would need
+ * separate streams.
  *
  * A call of the driver may block until a stream has room, for which the stream may first have to
  * run a host function. So host functions never take `order`. They take `lock`, which guards the
@@ -100,7 +100,8 @@ struct ddl__device {
     ddl__cuda_device number;
     ddl__cuda_context context;
     ddl__cuda_stream from, to;
-    unsigned char *slots;    /* memory of ddl_alloc's kind: members of this host read it in place */
+    unsigned char *slots;    /* memory like that of ddl_alloc: members of this host read it in
+                              * place */
     ddl__pinned *slot_words; /* one word for each slot */
     ddl__cuda_event freed[DDL__SLOTS]; /* the last copies from the slot are done */
 
@@ -146,7 +147,7 @@ ddl_status ddl__device_check(const ddl__device *device, const void *address);
  * device, the engine ends the comm a little later. */
 bool ddl__device_is_alive(const ddl__device *device);
 
-/* Under `lock`: end the comm, once, because the GPU does not copy, or not in time. */
+/* Under `lock`: end the comm, once, because the GPU's copies fail or take too long. */
 void ddl__device_fail(ddl__device *device, ddl_status status, const char *why);
 
 /* Free everything of an operation that was not submitted or has ended. */
