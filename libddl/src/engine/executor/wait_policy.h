@@ -5,8 +5,8 @@
  * Oversubscription is observed, not computed. If sched_yield returns late because another thread
  * ran on this core, the next waits do not spin. If that thread computes and keeps the core, the
  * next waits do not yield either. The first backoff lasts few waits, since one late yield proves
- * little; each further one lasts twice as long. If ranks share cores, the first one lasts long. A
- * yield that is late because of an interrupt or a stolen virtual core predicts nothing. */
+ * little; each further backoff lasts twice as long. If ranks share cores, the first backoff is
+ * long. A yield that is late because of an interrupt or a stolen virtual core predicts nothing. */
 #ifndef DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 #define DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 
@@ -41,7 +41,7 @@ enum {
     DDL__BACKOFF_MAX = 256
 };
 
-/* The number of waits that skip spinning, or yielding. */
+/* A backoff: the next waits skip spinning, or yielding. */
 typedef struct ddl__backoff {
     uint32_t left;   /* remaining waits */
     uint32_t length; /* waits in total; the next backoff is longer */
@@ -55,7 +55,7 @@ typedef struct ddl__wait_policy {
     long switches;               /* involuntary context switches, as last read */
 } ddl__wait_policy;
 
-/* Count the end of a wait. `tried`: it ran without backoff and found no reason for one. */
+/* Count the end of a wait. `tried`: the wait ran without backoff and found no reason for one. */
 static inline void ddl__backoff_pass(ddl__backoff *c, bool tried)
 {
     if (c->left)
@@ -85,7 +85,7 @@ static inline bool ddl__others_ran(ddl__wait_policy *p)
     return changed || (!usage.ru_nivcsw && !usage.ru_nvcsw);
 }
 
-/* Start a backoff, or restart the current one. `first`: the length of the first one. */
+/* Start a backoff, or restart the current one. `first` is the length of the first backoff. */
 static inline void ddl__backoff_extend(ddl__backoff *c, uint32_t first)
 {
     if (c->left == 0) {
