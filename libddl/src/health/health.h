@@ -75,7 +75,7 @@ ddl_status ddl__health_check(ddl__health *health, const int *ranks, int n);
 /* Expel a member for the program's reason, which may be NULL. */
 ddl_status ddl__health_expel(ddl__health *health, int rank, const char *reason);
 
-/* The id of the comm. */
+/* Return the id of the comm. */
 ddl__digest ddl__health_comm(const ddl__health *health);
 
 /* Write the ranks that are known to be dead, ascending, at most `capacity`. Returns their number.
