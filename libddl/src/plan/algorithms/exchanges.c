@@ -81,7 +81,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Update pair_ranges: the most cuts of a group that two ranks own in the same two children. */
+/* Update pair_ranges: the largest number of cuts of a group that two ranks own in the same two
+ * children. */
 static bool count_pairs(division *d, uint32_t cuts, int n)
 {
     int *most = &d->exchanges->pair_ranges;

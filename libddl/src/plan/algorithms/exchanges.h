@@ -18,7 +18,8 @@
 #include "plan/hierarchy.h"
 
 enum {
-    /* The most ranges that two ranks may exchange at a level, so that their spans fit a link. */
+    /* The largest number of ranges that two ranks may exchange at a level, so that their spans fit
+     * a link. */
     DDL__PAIR_RANGES = 4
 };
 
@@ -39,7 +40,7 @@ typedef struct ddl__exchanges {
     uint32_t *members;
     uint32_t n_list, n_members, list_room, member_room;
     int64_t unit;
-    int pair_ranges; /* the most ranges that any two ranks exchange at one level */
+    int pair_ranges; /* largest number of ranges that two ranks exchange at one level */
 } ddl__exchanges;
 
 /* Divide `count` elements; parts begin at multiples of `unit`. Return false if out of memory. If
