@@ -7,7 +7,7 @@
 #include "engine/named/names.h"
 
 typedef struct ddl__named {
-    /* Under the engine's lock. */
+    /* These fields are guarded by the engine's lock. */
     ddl__names names; /* submitted and not complete */
     /* the works that are not announced, linked by `next` */
     ddl_work *unannounced, **unannounced_tail;

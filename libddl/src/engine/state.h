@@ -242,9 +242,9 @@ void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadlin
 /* Under the lock: return true if some thread must drive. */
 bool ddl__pending(const ddl__engine *engine);
 
-/* Release the lock. If works are pending and no thread waits, call for the endpoint's thread: at
- * once after a new submission, soon after a wait, since a thread that has waited usually waits
- * again. */
+/* Release the lock. If works are pending and no thread waits, request the endpoint's thread: at
+ * once after a new submission, but only soon after a wait, because a thread that has waited usually
+ * waits again. */
 void ddl__unlock_and_hand_over(ddl__engine *engine, ddl__urgency urgency);
 
 /* Release the lock while there is no driver: do what is possible at once, and leave the rest to the

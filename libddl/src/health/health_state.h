@@ -54,7 +54,7 @@ typedef enum ddl__stage {
     DDL__NOT_YET = 1, /* not started */
     DDL__PENDING,
     DDL__ENDED,
-    DDL__FORGOTTEN /* older than the rank's records */
+    DDL__FORGOTTEN /* no longer in the rank's records */
 } ddl__stage;
 
 typedef struct ddl__answer {
@@ -139,7 +139,7 @@ struct ddl__health {
 
     ddl__stall stall;
     int64_t warned_of; /* the submission time of the last named operation that was warned about */
-    int64_t asked_of;  /* the submission time of the last one that rank 0 was asked about */
+    int64_t asked_of;  /* the same, for the last question to rank 0 */
     char name_state[DDL__NAME_STATE]; /* the answer of rank 0, or "" if there is none yet */
 
     pthread_t writer; /* writes the flight record */

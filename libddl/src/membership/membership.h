@@ -145,8 +145,9 @@ typedef struct ddl__peer {
     uint32_t confirmed_attempt; /* according to a witness: the last attempt whose comm it had
                                  * created */
 
-    /* From its messages in the survivors' agreement: the last attempts that it has joined, decided,
-     * created, and known to be created by all; and the leader that it follows. */
+    /* The last attempts that the member has joined, decided and created, and that it knows to be
+     * created by all, according to its messages in the agreement. Also the `leader` that it
+     * follows. */
     uint32_t joined, decided, done, committed;
     uint32_t vouched;    /* on a leader that has lost the member: the attempt in which followers
                             vouched for it */

@@ -52,8 +52,8 @@ typedef enum ddl__step_kind {
     DDL__REDUCE,
     DDL__TAKE, /* receive operand 0's next span into dst, and forward it to the targets */
     DDL__COPY, /* copy src to dst */
-    /* as REDUCE, by the additions of a fold; each operand is several values, packed into one span,
-     * or this rank's parts; results are packed likewise */
+    /* like REDUCE, with the additions of a fold. An operand is one span that contains several
+     * values, or is this rank's parts. Several results also share a span */
     DDL__FOLD,
     /* The same in the request's wire format. PACK and REDUCE_PACK: the targets receive packed
      * spans; the sum is not kept. UNPACK: as TAKE; operand 0 is packed, the targets get elements.

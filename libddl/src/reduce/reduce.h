@@ -109,8 +109,8 @@ typedef struct ddl__folding {
 void ddl__fold_run(const ddl__folding *folding, void *dst, void *copy, const void *const *operands,
                    size_t count);
 
-/* dst[i] = left[i] + right[i]; dst may equal either but not overlap it otherwise. A long result
- * bypasses the caches, unless it replaces an operand. */
+/* dst[i] = left[i] + right[i]. dst may be equal to left or right, but must not overlap them
+ * otherwise. A long result bypasses the caches, unless it replaces an operand. */
 void ddl__add(const ddl__kernels *kernels, ddl_dtype dtype, void *dst, const void *left,
               const void *right, size_t count);
 

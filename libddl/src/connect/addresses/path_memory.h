@@ -19,7 +19,8 @@ typedef struct ddl__dead_path {
 typedef struct ddl__path_memory {
     ddl__dead_path *dead;
     unsigned n_dead, capacity;
-    bool answers[DDL__INTERFACES_MAX], fails[DDL__INTERFACES_MAX]; /* for any host, by `ours` */
+    /* indexed by `ours`; for any host */
+    bool answers[DDL__INTERFACES_MAX], fails[DDL__INTERFACES_MAX];
 } ddl__path_memory;
 
 /* Record whether a path answers. `theirs` is an array of the peer's IPs. Returns true if no path

@@ -20,7 +20,7 @@
 enum {
     PENDING_MAX = 4096,
     NO_HELLO_MAX = 64,   /* limit of connections without a complete hello */
-    UNPROVEN_MAX = 1024, /* limit of all connections without a proof */
+    UNPROVEN_MAX = 1024, /* maximum number of connections without a proof */
     BATCH = 16           /* largest batch of events, and of new connections of one listener */
 };
 

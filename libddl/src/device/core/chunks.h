@@ -19,7 +19,7 @@ typedef struct ddl__chunks {
     int64_t n; /* number of chunks; at least 1 */
     int size;  /* size of the comm */
     size_t element;
-    bool by_nccl;  /* NCCL takes part. The caller sets this and `rest` */
+    bool by_nccl;  /* the call uses NCCL; set by the caller, like `rest` */
     int64_t rest;  /* elements of the program's call that are not in `call` */
     bool is_whole; /* the only chunk has the layout of the caller's buffers */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_state.h - the internals of a device, for the files that implement it: device.c
  * (operations), device_open.c (creation, end, and detection of GPU failures), core/pinned.c (host
- * memory that the device copies to and from), nccl/nccl_ranks.c and nccl/nccl_operations.c (ranks
- * with one GPU each; nccl_ranks.h).
+ * memory that the device copies to and from), nccl/nccl_ranks.c and nccl/nccl_operations.c (NCCL,
+ * for ranks with one GPU each; see nccl_ranks.h).
  *
  * Design notes.
  *
@@ -67,7 +67,7 @@ typedef struct ddl__pinned {
     uint32_t uses;
 } ddl__pinned;
 
-typedef struct ddl__device_nccl ddl__device_nccl; /* nccl_ranks.h */
+typedef struct ddl__device_nccl ddl__device_nccl; /* defined in nccl_ranks.h */
 
 typedef struct ddl__device_chunk {
     ddl__hold hold;

@@ -31,7 +31,7 @@ struct ddl_group {
     ddl__part *parts; /* NULL until arranged */
     uint32_t n_parts;
 
-    /* Under the engine's lock. */
+    /* These fields are guarded by the engine's lock. */
     ddl_work *work;     /* the work of the current submission; NULL: none */
     uint32_t left;      /* parts that are not complete */
     bool held;          /* the work completes only after ddl__engine_release_group, too */

@@ -40,7 +40,7 @@ enum {
     LONG_NONTEMPORAL =
         3 * 512 * 1024, /* the minimum bytes with non-temporal stores: a 1 MiB all-reduce */
     SPIN_BUDGET = 2000, /* polls for a missing span: some tens of microseconds */
-    /* maximum number of calls that do not wait after a wait has failed */
+    /* after a failed wait, this many calls at most return without waiting */
     CLAIM_BACKOFF_MAX = 256,
     TURN = 2 * DDL__LINES,
     TURN_NONTEMPORAL = DDL__LINES, /* in operations of LONG bytes */

@@ -25,7 +25,7 @@ typedef struct ddl__plans {
 } ddl__plans;
 
 typedef struct ddl__stream {
-    /* Under the engine's lock. */
+    /* These fields are guarded by the engine's lock. */
     ddl_work *head, **tail;       /* submitted, not started */
     uint32_t sequence, sequences; /* number of the next work, modulo `sequences` (0: 2^32) */
     /* lower bound of the queued works' deadlines; read without the lock */

@@ -41,7 +41,7 @@
 /* ---- ids.c: the numbers by which a peer refers to works ---- */
 
 typedef struct ddl__ids {
-    ddl_work **works; /* by number; NULL if the number is free */
+    ddl_work **works; /* indexed by number; NULL if the number is free */
     uint32_t *after;  /* the next free number after a free one */
     uint32_t free, capacity;
 } ddl__ids;

@@ -12,8 +12,8 @@ typedef struct piece {
     uint32_t owner;
 } piece;
 
-/* The ranges that the groups of a level hold: group g has pieces[first[g]] up to pieces[first[g +
- * 1]]. */
+/* The ranges that the groups of a level hold. The pieces of group g begin at pieces[first[g]] and
+ * end before pieces[first[g + 1]]. */
 typedef struct holdings {
     piece *pieces;
     uint32_t *first;

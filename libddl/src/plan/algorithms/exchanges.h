@@ -35,7 +35,8 @@ typedef struct ddl__exchange {
  * ranks. */
 typedef struct ddl__exchanges {
     int n;                               /* number of levels */
-    uint32_t first[DDL__LEVELS_MAX + 1]; /* level l has list[first[l]] up to list[first[l + 1]] */
+    uint32_t first[DDL__LEVELS_MAX + 1]; /* level l begins at list[first[l]] and ends before
+                                          * list[first[l + 1]] */
     ddl__exchange *list;
     uint32_t *members;
     uint32_t n_list, n_members, list_room, member_room;

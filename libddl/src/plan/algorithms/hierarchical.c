@@ -232,7 +232,8 @@ static bool choose_levels(context *b, chunks *first, chunks *rest)
         if (ranges < rest->exchanges.pair_ranges)
             ranges = rest->exchanges.pair_ranges;
         if (ranges <= DDL__PAIR_RANGES) {
-            /* Half of a link's spans: both ways, for the waves in flight and the current one. */
+            /* Use half of a link's spans, in both directions, for the waves in flight and the
+             * current wave. */
             b->wire_lag = DDL__LINK_SPANS / 4 / ranges - 1;
             if (b->wire_lag > WIRE_LAG)
                 b->wire_lag = WIRE_LAG;

@@ -236,7 +236,7 @@ static void add_parts(const context *o, const sum *s, uint8_t fold, ddl__step st
                          ddl__listed_ranks(s->ranks, (uint32_t)s->n), targets);
 }
 
-/* Send the other hosts the sums of this host's parts of their shares. */
+/* Send each peer on another host the sum of this host's parts of its share. */
 static void send_to_peers(const context *o)
 {
     int all = o->n_mates + 1;

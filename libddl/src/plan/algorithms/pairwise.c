@@ -70,7 +70,7 @@ static int64_t build(ddl__builder *builder)
         add_send(builder, round);
         add_take(builder, sent, (uint32_t)(sent + lag) / (uint32_t)size);
     }
-    /* The spans in flight and the one that is being sent; the rest is slack. */
+    /* The spans in flight, the span that is being sent, and some more. */
     return lag + DDL__WAVES;
 }
 
