@@ -24,7 +24,7 @@
 #define DDL_API __attribute__((visibility("default")))
 #endif
 
-/* This header's version; the loaded library's is ddl_version. */
+/* The version of this header. ddl_version returns the version of the loaded library. */
 #define DDL_VERSION_MAJOR 0
 #define DDL_VERSION_MINOR 2
 #define DDL_VERSION_PATCH 0
@@ -36,22 +36,22 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------------- status */
 
-/* Grouped by what the caller should do next. Values are ABI: they are never renumbered; new ones
- * may be added. */
+/* The statuses, grouped by what the caller should do next. Values are ABI: they never change, and
+ * new ones may be added. */
 typedef enum ddl_status {
     DDL_OK = 0,
     DDL_INPROGRESS = 1, /* ddl_work_test: not complete yet */
 
-    /* Fix the call: it was rejected, nothing changed, no buffer was touched. */
+    /* Fix the call. It was rejected: nothing has changed, and no buffer was touched. */
     DDL_EINVAL = -1,       /* an argument is out of range; the message names it and its value */
     DDL_ESTATE = -2,       /* the object is in a state that does not allow the call */
     DDL_EUNSUPPORTED = -3, /* valid, but this libddl does not support it */
 
     /* Retry or give up: the call failed, existing objects are unchanged. */
-    DDL_ETIMEDOUT = -20,    /* the given time passed; a work stays pending */
+    DDL_ETIMEDOUT = -20,    /* the call's time limit passed; a work stays pending */
     DDL_ENOMEM = -21,       /* out of memory */
     DDL_EUNREACHABLE = -22, /* an address does not answer */
-    DDL_EREFUSED = -23,     /* a peer rejected it: another version or job, a wrong rank */
+    DDL_EREFUSED = -23,     /* a peer rejected this process: wrong version, job or rank */
     DDL_ESYSTEM = -24,      /* the operating system refused a resource */
 
     /* This comm is dead (sticky). Destroy it. Endpoints stay open. */
@@ -70,8 +70,7 @@ DDL_API const char *ddl_strerror(ddl_status status);
 
 /* Return the message of the calling thread's last failed ddl_ call, with ranks, hosts and values,
  * or "" if none failed. Owned by the library, valid until this thread's next ddl_ call other than
- * ddl_strerror.
- * Thread-safe. */
+ * ddl_strerror. Thread-safe. */
 DDL_API const char *ddl_last_error(void);
 
 /* Return the version of the loaded library: major << 16 | minor << 8 | patch. Thread-safe. */
@@ -141,12 +140,12 @@ typedef enum ddl_link_kind {
     DDL_LINK_INPROC = 1, /* ranks in one process, over one mapping */
     DDL_LINK_SHM = 2,    /* processes that share memory */
     DDL_LINK_TCP = 4,
-    /* UCX, over InfiniBand, RoCE and others, with libucp of the system. With DDL_LINK_TCP as well,
-     * the comm uses TCP if a member cannot use UCX; otherwise its creation fails. */
+    /* UCX, over InfiniBand, RoCE and others, with the system's libucp. If a member cannot use UCX,
+     * the comm uses TCP if DDL_LINK_TCP is set, too; otherwise its creation fails. */
     DDL_LINK_UCX = 8
 } ddl_link_kind;
 
-/* What is sent between hosts in place of f32. */
+/* The formats in which an all-reduce of f32 can send its elements between hosts. */
 typedef enum ddl_wire {
     DDL_WIRE_F32 = 1,
     DDL_WIRE_INT8 = 2,
@@ -157,9 +156,10 @@ typedef enum ddl_wire {
 /* Return the number of bytes of one element, 0 for an unknown dtype. Thread-safe. */
 DDL_API size_t ddl_dtype_size(ddl_dtype dtype);
 
-/* All structs: set struct_size = sizeof(the struct). Every other field at zero means its default. A
- * smaller struct than this library's comes from an older caller and is accepted; a larger one is
- * accepted if its unknown bytes are zero. Pointers are borrowed for the call only. */
+/* Rules for all structs. Set struct_size to sizeof(the struct). 0 in any other field selects its
+ * default. A struct that is smaller than this library's comes from an older caller and is accepted.
+ * A larger struct is accepted if its unknown bytes are zero. Pointers are borrowed for the call
+ * only. */
 
 /* Settings of an endpoint. */
 typedef struct ddl_endpoint_config {
@@ -173,8 +173,8 @@ typedef struct ddl_endpoint_config {
     const char *host;
     /* The network interfaces to listen on and to reach peers by, in any order. Entries are names or
      * beginnings of names, networks, and exclusions with "^", as in "eth,^eth3,10.1.0.0/16". NULL:
-     * $DDL_INTERFACES, else all except those of containers, 169.254.0.0/16 and addresses that are
-     * routed to the loopback. All networks shared with a peer are used in parallel. Cannot be
+     * $DDL_INTERFACES, else all except interfaces of containers, 169.254.0.0/16 and addresses that
+     * are routed to the loopback. All networks shared with a peer are used in parallel. Cannot be
      * combined with host. */
     const char *interfaces;
     /* ports to choose from, "20000-20100"; NULL: $DDL_PORTS, else any free one */
@@ -188,16 +188,17 @@ typedef struct ddl_endpoint_config {
 /* Settings of a comm. */
 typedef struct ddl_comm_config {
     uint32_t struct_size;
-    uint32_t links; /* ddl_link_kind bits, equal on a host; 0: $DDL_LINKS, else all but UCX */
-    uint64_t tag;   /* distinguishes creations over one address list; 0: the members number them */
-    uint64_t epoch; /* equal on all members */
-    int64_t timeout_ms;           /* time limit of the creation; 0: 5 minutes */
+    uint32_t links;     /* ddl_link_kind bits, equal on a host; 0: $DDL_LINKS, else all but UCX */
+    uint64_t tag;       /* distinguishes creations with equal addresses; 0: numbered by the
+                         * members */
+    uint64_t epoch;     /* equal on all members */
+    int64_t timeout_ms; /* time limit of the creation; 0: 5 minutes */
     int64_t operation_timeout_ms; /* time limit of each operation; 0: 30 minutes */
-    uint64_t segment_bytes;       /* of a pipeline; 0: libddl chooses. Equal on all members */
+    uint64_t segment_bytes;       /* pipeline segment; 0: libddl chooses. Equal on all members */
 
-    /* Members send each other heartbeats, whatever their program does: see "Failures" below. 0:
-     * $DDL_HEARTBEAT_MS, _SUSPECT_MS, _DEAD_MS and _STALL_WARN_MS, else 100, 1000, 3000 and 10000.
-     * Negative: never (not for heartbeat_ms). */
+    /* Members send each other heartbeats, even while their programs compute: see "Failures" below.
+     * 0: $DDL_HEARTBEAT_MS, _SUSPECT_MS, _DEAD_MS and _STALL_WARN_MS, else 100, 1000, 3000 and
+     * 10000. Negative: never; heartbeat_ms cannot be negative. */
     int64_t heartbeat_ms;  /* interval of heartbeats; equal on all members */
     int64_t suspect_ms;    /* silence after which a warning names the member */
     int64_t dead_ms;       /* silence after which the member is dead; at least three heartbeats */
@@ -207,8 +208,8 @@ typedef struct ddl_comm_config {
      * workers; or DDL_INVARIANT_NONE. 0: $DDL_INVARIANT ("size", "ranks:8" or "none"), else none.
      * Equal on all members. */
     int32_t invariant;
-    /* ddl_wire: what all-reduces of f32 send between hosts, see "Wire formats" below. 0: $DDL_WIRE
-     * ("f32", "bf16", "int8" or "int4"), else f32. Equal on all members. */
+    /* ddl_wire: the format that all-reduces of f32 send between hosts, see "Wire formats" below. 0:
+     * $DDL_WIRE ("f32", "bf16", "int8" or "int4"), else f32. Equal on all members. */
     uint32_t wire;
 } ddl_comm_config;
 enum { DDL_INVARIANT_NONE = -1, DDL_INVARIANT_SIZE = -2 }; /* values of `invariant` */
@@ -227,24 +228,26 @@ typedef struct ddl_options {
     /* Match by this name; NULL or "": by order. See "Names" below. At most DDL_NAME_MAX bytes
      * including the NUL. Borrowed for the call. */
     const char *name;
-    /* Scaling of a reduction: each rank's elements are multiplied by its own prescale before it,
-     * the result by postscale after it. Each product is rounded to the dtype. Floats and complex
-     * only. 0 means 1. */
+    /* Scaling of a reduction: each rank's elements are multiplied by its own prescale before the
+     * reduction, the result by postscale after it. Each product is rounded to the dtype. Floats and
+     * complex only. 0 means 1. */
     double prescale, postscale;
     /* Add this operation to the group instead of submitting it: see "Groups" below. */
     ddl_group *group;
     void *stream; /* the CUstream of buffers in DDL_MEMORY_CUDA; NULL: the default stream */
-    /* The error feedback of an all-reduce that may be packed: `count` elements of f32, 0 at first.
-     * The call adds them to this rank's operand, and stores what rounding has lost, see "Wire
-     * formats". NULL: it is lost. Only for a sum or an average of f32 in DDL_MEMORY_HOST and not in
-     * a group. Changes until the operation is complete. */
+    /* The error feedback of an all-reduce with a wire format: `count` elements of f32, initially 0.
+     * The call adds them to this rank's operand and replaces them by the new rounding errors: see
+     * "Wire formats". NULL: rounding errors are dropped. Only for a sum or an average of f32 in
+     * DDL_MEMORY_HOST and not in a group. The elements may change until the operation is
+     * complete. */
     float *residual;
-    /* ddl_wire: what this all-reduce sends between hosts, equal on all members. 0: the comm's.
-     * Others than DDL_WIRE_F32 only for a sum or an average of f32 in DDL_MEMORY_HOST. */
+    /* ddl_wire: the format that this all-reduce sends between hosts, equal on all members. 0: the
+     * comm's. Formats other than DDL_WIRE_F32 are only for a sum or an average of f32 in
+     * DDL_MEMORY_HOST. */
     uint32_t wire;
     uint32_t reserved;
 } ddl_options;
-enum { DDL_NAME_MAX = 256 }; /* the most bytes of a name */
+enum { DDL_NAME_MAX = 256 }; /* maximum length of a name, including the NUL */
 
 /* ----------------------------------------------------------------------------------- endpoint */
 
@@ -259,7 +262,7 @@ DDL_API ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_en
  * DDL_ADDRESS_MAX is always enough. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_endpoint_address(const ddl_endpoint *endpoint, void *address,
                                         size_t capacity, size_t *length);
-enum { DDL_ADDRESS_MAX = 1024 }; /* the most bytes of an address */
+enum { DDL_ADDRESS_MAX = 1024 }; /* maximum length of an address, in bytes */
 
 /* Close the ports, stop the thread and free the endpoint. Destroy its comms first. NULL is allowed.
  * Cannot fail. Not concurrently with other calls on the same endpoint. */
@@ -267,10 +270,10 @@ DDL_API void ddl_endpoint_destroy(ddl_endpoint *endpoint);
 
 /* Allocate zeroed memory for long buffers. Members on this host read it in place, without a copy,
  * over DDL_LINK_SHM in comms of this endpoint. In an in-place all-reduce they also store their
- * results there. Otherwise it is ordinary memory, and each member may use it or not. Aligned to at
- * least 64 bytes; free it with ddl_free. The memory is not shared if it is shorter than 128 KiB,
- * beyond 256 allocations, or if the system has no shared memory left. A forked child has its own
- * copy, as it was at the fork, and may free it. Thread-safe. Does not block. */
+ * results there. Otherwise it is ordinary memory. A member may use it even if others do not.
+ * Aligned to at least 64 bytes; free it with ddl_free. The memory is not shared if it is shorter
+ * than 128 KiB, beyond 256 allocations, or if the system has no shared memory left. A forked child
+ * has its own copy, as it was at the fork, and may free it. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_alloc(ddl_endpoint *endpoint, size_t bytes, void **memory);
 
 /* Free memory of ddl_alloc. No operation may be using it; its endpoint may have been destroyed.
@@ -289,10 +292,10 @@ DDL_API ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *ad
 
 /* Exchange addresses over TCP and join a group, for programs that have no other means. Rank 0
  * listens at url ("tcp://host:port"); the other ranks connect to it and retry until the creation
- * timeout. url NULL, rank -1 and size 0 are taken from the variables of ddlrun, torchrun or srun;
- * the call fails if only some of them are set. If none is set, the comm has size 1. Under mpirun
- * use ddl_mpi.h, or set $DDL_RENDEZVOUS. All members must call it. Blocks at most
- * config->timeout_ms. Otherwise as ddl_comm_create. */
+ * timeout. Arguments that are not given (url NULL, rank -1, size 0) are read from the variables of
+ * ddlrun, torchrun or srun; the call fails if only some of the variables are set. If none is set,
+ * the comm has size 1. Under mpirun use ddl_mpi.h, or set $DDL_RENDEZVOUS. All members must call
+ * it. Blocks at most config->timeout_ms. Otherwise as ddl_comm_create. */
 DDL_API ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
                                   const ddl_comm_config *config, ddl_comm **comm);
 
@@ -300,8 +303,8 @@ DDL_API ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int r
 DDL_API int ddl_comm_rank(const ddl_comm *comm);
 DDL_API int ddl_comm_size(const ddl_comm *comm);
 
-/* Return rank and size among the members proven to share this rank's memory; -1 for NULL.
- * Thread-safe. */
+/* Return this process's rank, and the number of ranks, among the members that have proven to share
+ * its memory; -1 for NULL. Thread-safe. */
 DDL_API int ddl_comm_local_rank(const ddl_comm *comm);
 DDL_API int ddl_comm_local_size(const ddl_comm *comm);
 
@@ -314,11 +317,11 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
  *   delivered. The comm ends when these operations complete or make no progress for 0.1 s, or at
  *   once if there are none.
  *   Silence: a process that is stopped or unreachable is dead after dead_ms without a heartbeat. If
- *   it resumes, its own comm ends, too, but the operation that it was in may complete first, if all
- *   its data had arrived. A library thread sends the heartbeats, so a program that computes, or
+ *   the process resumes, its own comm ends, too. Its current operation may still complete, if all
+ *   data for it had arrived. A library thread sends the heartbeats, so a program that computes, or
  *   holds an interpreter lock, counts as alive.
- *   Leaving: a member that called ddl_comm_destroy fails only operations that it had not started.
- *   Mismatch: an operation that has waited for 1 s asks all members what they called at this
+ *   Leaving: after a member has called ddl_comm_destroy, only operations that it had not started
+ *   fail. Mismatch: an operation that has waited for 1 s asks all members what they called at this
  *   position. If mismatched calls have already completed on all members, heartbeats or
  *   ddl_comm_destroy detect the mismatch.
  *
@@ -329,18 +332,18 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
  * ddl_last_error. Sticky. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
 
-/* Return the members known to be dead: up to `capacity` of their ranks in `ranks`, in ascending
- * order, and the number of all in *count. ranks may be NULL if capacity is 0. Thread-safe. Does not
- * block. */
+/* Return the members known to be dead. Stores up to `capacity` of their ranks in `ranks`, in
+ * ascending order, and the number of dead members in *count. ranks may be NULL if capacity is 0.
+ * Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count);
 
 /* Declare a member dead, as if its process had exited. An agent calls this if the member hangs, a
  * scheduler if it reclaims the host. `reason` may be NULL; its first 127 bytes are copied. The comm
  * ends for all members with DDL_EPEER. The expelled rank cannot continue: if it is alive, its
  * operations and its ddl_comm_shrink (DDL_EMINORITY) fail and name the rank that expelled it, and
- * the reason. If two ranks expel each other, at most one continues. A member that is already dead
- * is then known to have exited; one that has left is not affected. Works at any time, even if the
- * comm is dead, and from any thread. Does not block. */
+ * the reason. If two ranks expel each other, at most one continues. If the member is already dead,
+ * it counts as exited from then on. A member that has left is not affected. Works at any time, even
+ * if the comm is dead, and from any thread. Does not block. */
 DDL_API ddl_status ddl_comm_expel(ddl_comm *comm, int rank, const char *reason);
 
 /* Create a comm of the surviving members of this dead comm, in their order. All survivors must call
@@ -446,9 +449,9 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  *
  * Buffers on a GPU. With options.memory DDL_MEMORY_CUDA all buffers of this rank are on one GPU. An
  * operation starts after the work that options.stream holds at the call; the stream continues when
- * the results are written or the operation has failed. Only for collective operations without
- * names, and not in CUDA graphs. The first call with $DDL_GPU_DIRECT_BYTES or more waits for all
- * ranks. Needs CUDA 11.7 or later. */
+ * the results are written or the operation has failed. This is supported only for collective
+ * operations without names, and not in CUDA graphs. The first call with $DDL_GPU_DIRECT_BYTES or
+ * more waits for all ranks. Needs CUDA 11.7 or later. */
 
 /* recv[i] = op over all ranks of send[i], for i < count. */
 DDL_API ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t count,
@@ -527,46 +530,48 @@ DDL_API ddl_status ddl_alltoallv(ddl_comm *comm, const void *send, const int64_t
                                  const int64_t *recv_displs, ddl_dtype dtype,
                                  const ddl_options *options, ddl_work **work);
 
-/* Completes on no rank before every rank has called it. */
+/* Wait for all ranks: completes on no rank before every rank has called it. */
 DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_work **work);
 
 /* -------------------------------------------------------------------------------------- ordered */
 
 /* Ordered sums. The bits of an ordered sum depend neither on the number of ranks nor on which rank
- * computes which part. Its operands belong to logical workers, of which each rank owns any number.
+ * computes which part. Its operands belong to logical workers. A rank may own any number of them.
  * One binary tree over the workers orders the additions: the sum over n workers is the sum over the
  * first m plus the sum over the others, where m is the largest power of two below n.
- * A rank adds the operands of its own workers in the tree's order (ddl_add) and passes these sums,
- * its parts: the sums of the largest subtrees whose workers it all owns. Fewer parts mean less data
- * to send. */
+ * A rank adds the operands of its own workers in the tree's order (ddl_add) and passes the
+ * resulting sums, its parts. There is one part for each largest subtree of which the rank owns all
+ * workers. Fewer parts mean less data to send. */
 
 /* Invariant sums. With DDL_INVARIANT_SIZE, all-reduce, reduce-scatter and reduce of floats and
  * complex numbers combine the ranks' operands in the order of this tree, with one worker for each
  * rank. The bits of an element then depend on the number of ranks only, not on the size or the
  * slicing of the message, the topology, the links, a group or a name. fp8, f16 and bf16 are rounded
- * after each addition. At most 4096 ranks. With a number of workers, the bits do not even depend on
- * the number of ranks, if each rank passes its parts to the functions below: rank r of p owns the
- * workers from r * workers / p, rounded down, to the next rank's. A sum, an average or a product of
- * one operand for each rank then fails with DDL_EINVAL, unless there are as many ranks as
+ * after each addition. At most 4096 ranks. If `invariant` is a number of workers, and each rank
+ * passes its parts to the functions below, the bits do not depend on the number of ranks either.
+ * Rank r of p then owns the workers from r * workers / p up to (r + 1) * workers / p - 1, with
+ * quotients rounded down. A sum, an average or a product of one operand for each rank then fails
+ * with DDL_EINVAL, unless there are as many ranks as
  * workers. */
 
-/* Wire formats. With another format than DDL_WIRE_F32 in options.wire or in the comm's config, a
- * sum or an average of many f32 by ddl_allreduce (at least 4096, and 2048 for each host; not a
- * small part of a group) sends fewer bytes between hosts. DDL_WIRE_BF16 sends each element as bf16:
- * half of the bytes. DDL_WIRE_INT8 and DDL_WIRE_INT4 send blocks of 128 integers with a common
- * scale, a power of two: a quarter or an eighth of the bytes. The sum of a host is rounded once,
- * and the result once: each element by at most 1/256 of itself (bf16), or 1/127 (int8) or 1/7
- * (int4) of the greatest magnitude of its block. All ranks get the same bits. NaN and infinity
- * arrive; with integers, the other elements of such a block become 0. With options.residual, what
- * was lost is added to the next call's operand, after prescale, so that errors do not accumulate
- * over many calls; it is undefined after a failure. Cannot be combined with invariant sums. */
+/* Wire formats. With a format other than DDL_WIRE_F32, in options.wire or in the comm's config,
+ * ddl_allreduce sends fewer bytes between hosts. The format applies to sums and averages of at
+ * least 4096 f32, and at least 2048 for each host, but not to small parts of a group. DDL_WIRE_BF16
+ * sends each element as bf16: half of the bytes. DDL_WIRE_INT8 and DDL_WIRE_INT4 send blocks of 128
+ * integers with a common scale, a power of two: a quarter or an eighth of the bytes. The sum of
+ * each host is rounded once, and the result once more. Each rounding changes an element by at most
+ * 1/256 of itself (bf16), or 1/127 (int8) or 1/7 (int4) of the greatest magnitude in its block. All
+ * ranks get the same bits. NaN and infinity are preserved; in the integer formats, the other
+ * elements of their block become 0. With options.residual, the rounding errors are added to the
+ * next call's operand, after prescale, so they do not accumulate over many calls. The residual is
+ * undefined after a failure. Cannot be combined with invariant sums. */
 
 /* Create an order. owners[v] is the rank, below `ranks`, that passes the operand of worker v; a
  * rank may own no worker. workers is 1 to 4096. *order is owned by the caller and belongs to no
  * comm; several comms may use it at once. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_order_create(const int *owners, int workers, int ranks, ddl_order **order);
 
-/* Return the parts of a rank: the sums of the largest subtrees whose workers it all owns, in
+/* Return the parts of a rank: the sums of the largest subtrees of which it owns all workers, in
  * ascending order. Part k is the sum over the sizes[k] workers from worker firsts[k] on, added in
  * the order of the tree over sizes[k] workers. Stores up to `capacity` entries in firsts and sizes,
  * which may be NULL if capacity is 0, and the number of parts in *count. Thread-safe. Does not
@@ -600,8 +605,8 @@ DDL_API ddl_status ddl_reduce_scatterv_ordered(ddl_comm *comm, ddl_order *order,
                                                const int64_t *counts, ddl_dtype dtype, ddl_op op,
                                                const ddl_options *options, ddl_work **work);
 
-/* Free the order. NULL is allowed. Cannot fail. Pending operations and groups keep what they need
- * of it. Not concurrently with other calls on the same order. */
+/* Free the order. NULL is allowed. Cannot fail. Pending operations and groups keep the data that
+ * they need. Not concurrently with other calls on the same order. */
 DDL_API void ddl_order_destroy(ddl_order *order);
 
 /* dst[i] = left[i] + right[i], for i < count, with the same bits as in ordered sums, whatever the
@@ -613,10 +618,10 @@ DDL_API ddl_status ddl_add(void *dst, const void *left, const void *right, int64
 
 /* ------------------------------------------------------------------------------------ messages */
 
-/* A message goes from one rank to another, or to itself. A receive takes the oldest message from
- * its source and with its tag that no other receive has taken. Of two matching receives, the older
- * one gets the message. Messages and collective operations do not wait for each other. Count and
- * dtype must be equal on both sides; a difference fails with DDL_EMISMATCH. Tags are 0 or more. */
+/* A message goes from one rank to another, or to itself. A receive takes the oldest message with
+ * its source and tag that no other receive has taken. Of two matching receives, the older one gets
+ * the message. Messages and collective operations do not wait for each other. Count and dtype must
+ * be equal on both sides; a difference fails with DDL_EMISMATCH. Tags are 0 or more. */
 
 /* The source of a ddl_recv from any member. */
 enum { DDL_ANY_SOURCE = -1 };
@@ -626,14 +631,14 @@ enum { DDL_ANY_SOURCE = -1 };
 DDL_API ddl_status ddl_send(ddl_comm *comm, const void *buffer, int64_t count, ddl_dtype dtype,
                             int dest, int tag, const ddl_options *options, ddl_work **work);
 
-/* Receive from rank `source`, or from any. *sender is set to the sending rank on completion; sender
- * may be NULL, and is borrowed until then. Common rules. */
+/* Receive from rank `source`, or from any rank with DDL_ANY_SOURCE. *sender is set to the sending
+ * rank on completion; sender may be NULL, and is borrowed until then. Common rules. */
 DDL_API ddl_status ddl_recv(ddl_comm *comm, void *buffer, int64_t count, ddl_dtype dtype,
                             int source, int tag, int *sender, const ddl_options *options,
                             ddl_work **work);
 
-/* Send and receive at the same time; complete when both are. The two buffers must not overlap.
- * Common rules. */
+/* Send and receive at the same time; completes when both are complete. The two buffers must not
+ * overlap. Common rules. */
 DDL_API ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_count, int dest,
                                 int send_tag, void *recv, int64_t recv_count, int source,
                                 int recv_tag, ddl_dtype dtype, const ddl_options *options,
@@ -645,12 +650,12 @@ DDL_API ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_c
  * Its `work` must be NULL, and of its options only memory, prescale and postscale are used.
  * ddl_group_submit submits all operations as one, in the order of the calls, with one work. Its
  * options set the time limit, the name (only without messages), queued completion, and the stream
- * together with the memory, which is one for all operations. Small all-reduces of equal dtype and
- * op are batched, so the order of additions, and with it the last bit of a float, may differ from
- * single calls; it is the same on all ranks and from run to run. No operation may read what another
- * of its group writes. All members must collect the same collective operations in the same order. A
- * group may be submitted again after its work is complete: a training step repeats. Further calls
- * then add to it; to begin anew, create another group. */
+ * and memory, which are the same for all operations. Small all-reduces of equal dtype and op are
+ * batched, so the order of additions, and with it the last bit of a float, may differ from single
+ * calls; it is the same on all ranks and from run to run. No operation may read what another
+ * operation of its group writes. All members must collect the same collective operations in the
+ * same order. A group may be submitted again after its work is complete, for example in every
+ * training step. Further calls then add to it; to start with an empty group, create another one. */
 
 /* Create a group of operations of this comm. *group is owned by the caller. Thread-safe. Does not
  * block. */
@@ -670,8 +675,8 @@ DDL_API void ddl_group_destroy(ddl_group *group);
 
 /* Wait until the work is complete and return its result; waiting again returns the same. NULL fails
  * with DDL_EINVAL: after a call with options.wait_ms, check for it. timeout_ms 0 does not wait; a
- * negative one waits without limit of its own (the operation's limit still applies). On
- * DDL_ETIMEDOUT the work stays pending and its buffers stay borrowed. Thread-safe. */
+ * negative timeout_ms sets no limit (the operation's own limit still applies). On DDL_ETIMEDOUT the
+ * work stays pending and its buffers stay borrowed. Thread-safe. */
 DDL_API ddl_status ddl_work_wait(ddl_work *work, int64_t timeout_ms);
 
 /* Return DDL_INPROGRESS, or the work's result. Thread-safe. Does not block. */
@@ -682,10 +687,10 @@ DDL_API ddl_status ddl_work_test(ddl_work *work);
 DDL_API void ddl_work_destroy(ddl_work *work);
 
 /* Return up to max finished works that were submitted with options.queued, in the order of
- * completion: works[i] with its user pointer in users[i] (either array may be NULL), their number
- * in *taken. Blocks until there is at least one, at most timeout_ms (0: does not block; negative:
- * no limit), then returns DDL_ETIMEDOUT. Returns DDL_ESTATE at once if no queued work is pending or
- * finished. The works stay owned by the submitter. Thread-safe. */
+ * completion. Stores the works in works[], their user pointers in users[] (either array may be
+ * NULL) and their number in *taken. Blocks until there is at least one; returns DDL_ETIMEDOUT after
+ * timeout_ms (0: does not block; negative: no limit). Returns DDL_ESTATE at once if no queued work
+ * is pending or finished. The works stay owned by the submitter. Thread-safe. */
 DDL_API ddl_status ddl_comm_completed(ddl_comm *comm, ddl_work **works, void **users, int max,
                                       int64_t timeout_ms, int *taken);
 

@@ -268,7 +268,7 @@ class Order
     detail::Owner<ddl_order> order_;
 };
 
-/* Add with the same bits as ordered sums. */
+/* Add two arrays, with the same bits as ordered sums. */
 template <class T> void add(T *sum, const T *left, const T *right, std::int64_t count)
 {
     detail::check(ddl_add(sum, left, right, count, dtype_of<T>::value));
@@ -428,7 +428,7 @@ class Comm
         return fd;
     }
 
-    /* Return the number of works taken; 0 if none finished within timeout_ms. */
+    /* Return the number of works stored; 0 if none finished within timeout_ms. */
     int completed(ddl_work **works, void **users, int max, std::int64_t timeout_ms)
     {
         int taken = 0;
@@ -788,10 +788,10 @@ inline Group::Group(Comm &comm)
     group_.reset(group);
 }
 
-/* This process's identity and its listening ports. It must outlive its comms. */
 /* Elements in memory that members on this host read in place (ddl_alloc). */
 template <class T> using Buffer = std::unique_ptr<T[], detail::Free>;
 
+/* This process's identity and its listening ports. It must outlive its comms. */
 class Endpoint
 {
   public:

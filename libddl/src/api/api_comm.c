@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exported: versions, endpoints and comms. */
+/* The exported functions of versions, endpoints and comms. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -25,8 +25,8 @@ const char *ddl_last_error(void)
 #define TEXT_OF(number) #number
 #define TEXT(number)    TEXT_OF(number)
 
-/* The identity of this build. ddlrun reads this text in the files of all hosts, for any processor,
- * and compares them. */
+/* The identity of this build. ddlrun reads this text from the library's file on every host,
+ * whatever its processor, and compares the texts. */
 __attribute__((used)) static const char identity[] =
     "libddl " TEXT(DDL_VERSION_MAJOR) "." TEXT(DDL_VERSION_MINOR) "." TEXT(
         DDL_VERSION_PATCH) ", ABI " TEXT(DDL__ABI) ", protocol " TEXT(DDL__PROTOCOL);
@@ -95,7 +95,8 @@ static ddl_status check_limits(const ddl_comm_config *config)
     return given ? ddl__environment_limits(&completed) : DDL_OK;
 }
 
-/* `parent`: the comm of which the new one is a child, or NULL. */
+/* Copy and complete the caller's config. `parent` is the comm that the new comm is created from, or
+ * NULL. */
 static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *config,
                               const ddl_comm *parent)
 {

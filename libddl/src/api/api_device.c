@@ -4,7 +4,7 @@
 #include "comm/environment.h"
 #include "device/device.h"
 
-/* Return what is not supported with buffers on GPUs, or NULL. */
+/* Return the feature of the call that is not supported with buffers on GPUs, or NULL. */
 static const char *find_unsupported(const ddl__call *call)
 {
     if (call->kind == DDL__SEND || call->kind == DDL__RECV)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exported: messages. */
+/* The exported functions of messages. */
 #include "api/api_operations.h"
 #include "api/check_object.h"
 

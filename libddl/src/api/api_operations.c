@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exported: collective operations on even blocks; before them, the checks common to all
- * operations. */
+/* The exported collective operations on even blocks, after the checks common to all operations. */
 #include "api/api_operations.h"
 
 #include <stdlib.h>
@@ -47,7 +46,8 @@ static uintptr_t own_block(const ddl_comm *comm, const ddl__call *call, const vo
     return (uintptr_t)buffer + (size_t)start * ddl__dtype_size(call->dtype);
 }
 
-/* True if one buffer is this rank's block in the other. Other libraries also call that in place. */
+/* Return true if one buffer is this rank's block in the other. Other libraries call this in place,
+ * too. */
 static bool is_own_block_of_other(const ddl_comm *comm, const ddl__call *call,
                                   const ddl__buffers *b)
 {
@@ -59,7 +59,7 @@ static bool is_own_block_of_other(const ddl_comm *comm, const ddl__call *call,
            own_block(comm, call, call->recv, to, b->recv_blocks);
 }
 
-/* Make the call in place: both pointers become the buffer that holds all blocks. */
+/* Make the call in place: point both pointers to the buffer that holds all blocks. */
 static void put_in_place(ddl__call *call)
 {
     if (call->kind == DDL__ALLGATHER || call->kind == DDL__GATHER)
@@ -68,7 +68,7 @@ static void put_in_place(ddl__call *call)
         call->recv = (void *)(uintptr_t)call->send;
 }
 
-/* Set the call's buffers: resolve in place, and drop pointers that are ignored. */
+/* Set the call's buffers. Resolves the forms of in place, and drops pointers that are ignored. */
 static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl__buffers *b)
 {
     ddl__share sent = {0, b->send_blocks * call->count};
@@ -197,7 +197,8 @@ static const char *place_of(uint32_t memory)
     return memory == DDL_MEMORY_CUDA ? "CUDA" : "HOST";
 }
 
-/* All calls of a group use one kind of memory, and their stream is given at the submission. */
+/* Check the call's memory. All calls of a group use one kind of memory, and their stream is given
+ * when the group is submitted. */
 static ddl_status check_memory(ddl_comm *comm, const ddl_group *group, const ddl__call *call,
                                const ddl_options *options)
 {
@@ -264,7 +265,7 @@ static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
     return DDL_OK;
 }
 
-/* True for the operations that have a wire format, if their buffers are in host memory. */
+/* Return true for operations that support wire formats, if their buffers are in host memory. */
 static bool may_pack(const ddl__call *call)
 {
     return call->kind == DDL__ALLREDUCE && call->dtype == DDL_F32 &&
@@ -312,7 +313,7 @@ static ddl_status check_wire(const ddl_comm *comm, const ddl__call *call, const 
     return DDL_OK;
 }
 
-/* Set the call's wire format: the requested one, 0 for the comm's. */
+/* Set the call's wire format. `requested` 0 means the comm's format. */
 static void set_wire(const ddl_comm *comm, ddl__call *call, uint32_t requested)
 {
     uint32_t wire = requested ? requested : comm->config.wire;

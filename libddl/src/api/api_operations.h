@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api_operations.h - the checks common to all operations, and their submission to the engine. */
+/* api_operations.h - the checks common to all operations, and the submission of operations to the
+ * engine. */
 #ifndef DDL_API_OPERATIONS_H
 #define DDL_API_OPERATIONS_H
 
 #include "comm/comm.h"
 #include "engine/calls/ordered.h"
 
-/* The caller's buffers. A buffer of no elements is ignored. If there are elements to send and send
- * is NULL, they are in recv. */
+/* The caller's buffers. A buffer of no elements is ignored. If send is NULL and there are elements
+ * to send, they are in recv. */
 typedef struct ddl__buffers {
     const void *send;
     void *recv;
     int64_t send_blocks, recv_blocks; /* blocks of count elements each; ignored with call.blocks */
 } ddl__buffers;
 
-/* The largest count that fits a signature, and the largest buffer: all later sums of offsets stay
- * within 64 bits. */
+/* The largest count that fits a signature, and the largest buffer in bytes. With these limits, sums
+ * of offsets stay within 64 bits. */
 static const int64_t DDL__COUNT_MAX = ((int64_t)1 << 48) - 1, DDL__BYTES_MAX = (int64_t)1 << 60;
 
 /* Set the root's send buffer of a scatter. If recv is NULL, the root's block stays in the send
@@ -55,7 +56,7 @@ uint16_t ddl__digest_of_counts(const int64_t *counts, int size, uint16_t seed);
 
 /* ---- api_device.c ---- */
 
-/* Submit a call with buffers on a GPU. The caller keeps the call. */
+/* Submit a call with buffers on a GPU. The caller keeps ownership of the call. */
 ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, void *stream,
                                  ddl_work **work);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exported: ordered sums. */
+/* The exported functions of ordered sums. */
 #include <string.h>
 
 #include "api/api_operations.h"
@@ -7,8 +7,8 @@
 #include "base/dtype.h"
 
 enum {
-    /* The limit of the product of ranks and parts of one rank. A rank may publish this many values
-     * of 16 bytes, in all waves that a plan may have in flight. */
+    /* The largest product of the number of ranks and the number of parts of one rank. In all waves
+     * in flight together, a rank can publish this many values of 16 bytes. */
     PARTS_TIMES_RANKS = 32 * 1024
 };
 
@@ -89,7 +89,7 @@ static bool overlap(const void *a, const void *b, size_t bytes_a, size_t bytes_b
     return (uintptr_t)a < (uintptr_t)b + bytes_b && (uintptr_t)b < (uintptr_t)a + bytes_a;
 }
 
-/* The call's parts and result, in elements. */
+/* The lengths of a part and of the result, in elements. */
 typedef struct call_lengths {
     int64_t part, result;
 } call_lengths;
@@ -142,7 +142,7 @@ static ddl_status check_call(ddl_comm *comm, const ddl__call *call, const ddl_or
     return DDL_OK;
 }
 
-/* Check a call, whose blocks may be set, and submit it. Takes ownership of the blocks. */
+/* Check and submit a call, which may have blocks. Takes ownership of the blocks. */
 static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl_order *order,
                          call_lengths lengths, const void *const *parts, void *recv,
                          const ddl_options *options, ddl_work **work)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exported: collective operations on blocks of unequal lengths. */
+/* The exported collective operations on blocks of unequal lengths. */
 #include <stdlib.h>
 
 #include "api/api_operations.h"
@@ -102,8 +102,8 @@ static ddl_status check_disjoint(const list *from, int size, const ddl__share *b
 
 /* ------------------------------------------------------------------------------------ the calls */
 
-/* Allocate empty blocks for a call: first those of the send buffer, then those of the recv
- * buffer. */
+/* Allocate empty blocks for a call: first the blocks of the send buffer, then the blocks of the
+ * recv buffer. */
 static ddl_status allocate_blocks(ddl_comm *comm, ddl__share **blocks)
 {
     ddl_status status = ddl__check_comm(comm);
@@ -236,8 +236,8 @@ ddl_status ddl_scatterv(ddl_comm *comm, const void *send, const int64_t *counts,
     return submit(status, comm, call, buffers, options, work);
 }
 
-/* Check the blocks in place: each is replaced by a block of the same rank and length. If a rank
- * sends nothing, `send` is ignored, so it is not in place. */
+/* Check the blocks of an in-place call: each received block must have the position and length of
+ * the sent block. If a rank sends nothing, `send` is ignored and the call is not in place. */
 static ddl_status check_in_place(const ddl__share *sent, const ddl__share *received, int size)
 {
     int64_t given = 0;

@@ -13,7 +13,7 @@ static inline int64_t ddl__now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* The deadline of an infinite wait. ddl__deadline returns it for a negative timeout_ms. */
+/* The deadline of an unlimited wait. ddl__deadline returns it for a negative timeout_ms. */
 #define DDL__NEVER INT64_MAX
 
 static inline int64_t ddl__deadline_after(int64_t now, int64_t timeout_ms)

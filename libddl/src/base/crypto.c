@@ -46,7 +46,7 @@ static const struct {
     {"EVP_CipherFinal_ex", offsetof(ddl__crypto, cipher_final)},
 };
 
-/* OpenSSL 3, or 1.1.1 on systems that still have it. */
+/* The library of OpenSSL 3, or of 1.1.1 on older systems. */
 static const char *const names[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
 
 static void *load_library(void)
@@ -59,7 +59,8 @@ static void *load_library(void)
 
 ddl__crypto *ddl__crypto_open(void)
 {
-    /* OPENSSL_INIT_NO_ATEXIT: the library's threads may use libcrypto until the process exits. */
+    /* OPENSSL_INIT_NO_ATEXIT, because the library's threads may use libcrypto until the process
+     * exits. */
     static const uint64_t no_atexit = 0x00080000;
     ddl__crypto *crypto = calloc(1, sizeof *crypto);
     if (!crypto) {

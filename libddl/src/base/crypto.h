@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* crypto.h - the functions of OpenSSL's libcrypto that are used. The library is opened at run time,
- * and only if the job has a secret. A build does not need its headers, and a job without a secret
- * does not need the library. */
+/* crypto.h - the functions that libddl uses from OpenSSL's libcrypto. libcrypto is opened at run
+ * time, only if the job has a secret. Builds do not need its headers, and jobs without a secret do
+ * not need libcrypto. */
 #ifndef DDL_BASE_CRYPTO_H
 #define DDL_BASE_CRYPTO_H
 
@@ -19,8 +19,8 @@ enum {
 
 typedef struct ddl__crypto ddl__crypto;
 
-/* Open libcrypto. Return NULL with the message set, which names the package to install. libcrypto
- * stays loaded. */
+/* Open libcrypto, which then stays loaded. Returns NULL on failure, with a message that names the
+ * package to install. */
 ddl__crypto *ddl__crypto_open(void);
 void ddl__crypto_close(ddl__crypto *crypto);
 
@@ -28,26 +28,27 @@ void ddl__crypto_close(ddl__crypto *crypto);
 bool ddl__hmac(const ddl__crypto *crypto, const void *key, size_t key_bytes, const void *bytes,
                size_t n, unsigned char mac[DDL__KEY]);
 
-/* AES-256-GCM in one direction under its own key. ddl__cipher_create returns NULL with the message
+/* AES-256-GCM in one direction, with its own key. ddl__cipher_create returns NULL with the message
  * set on failure. */
 typedef struct ddl__cipher ddl__cipher;
 ddl__cipher *ddl__cipher_create(const ddl__crypto *crypto, const unsigned char key[DDL__KEY],
                                 bool encrypts);
 void ddl__cipher_destroy(ddl__cipher *cipher);
 
-/* Encrypt the pieces to `to`, followed by the tag, which also authenticates `aad`. Each iv must be
+/* Encrypt the pieces into `to`, and append the tag, which also authenticates `aad`. Each iv must be
  * used only once. Return false if libcrypto fails. */
 bool ddl__cipher_seal(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *aad,
                       size_t aad_bytes, const struct iovec *pieces, size_t n, unsigned char *to);
 
-/* Decrypt n bytes in place; the tag follows them. Return false if they or `aad` were altered. */
+/* Decrypt n bytes in place; the tag follows them. Return false if the bytes or `aad` were
+ * altered. */
 bool ddl__cipher_open(ddl__cipher *cipher, const unsigned char iv[DDL__IV], const void *aad,
                       size_t aad_bytes, unsigned char *bytes, size_t n);
 
 /* Compare n bytes in constant time. */
 bool ddl__equal_constant_time(const void *a, const void *b, size_t n);
 
-/* Get random bytes for keys and ids. Return false with the message set on failure. */
+/* Generate random bytes for keys and ids. Return false with the message set on failure. */
 bool ddl__random(void *bytes, size_t n);
 
 /* Overwrite bytes that must not stay in memory. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/digest.h"
 
-/* A full-avalanche permutation of 64 bits. */
+/* Permute 64 bits with full avalanche. */
 static uint64_t mix(uint64_t x)
 {
     x ^= x >> 32;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* digest.h - 128-bit digests to distinguish objects. Not secure against an adversary. */
+/* digest.h - 128-bit digests that distinguish objects. They are not secure against an adversary. */
 #ifndef DDL_BASE_DIGEST_H
 #define DDL_BASE_DIGEST_H
 
@@ -11,7 +11,7 @@ typedef struct ddl__digest {
     uint64_t words[2];
 } ddl__digest;
 
-/* Add bytes, and their number, to a digest. The first digest is {{0, 0}}. */
+/* Add bytes, and their number, to a digest. A digest starts as {{0, 0}}. */
 void ddl__digest_add(ddl__digest *digest, const void *bytes, size_t n);
 
 static inline bool ddl__digest_equal(ddl__digest a, ddl__digest b)

@@ -8,7 +8,7 @@
 
 #include "ddl/ddl.h"
 
-/* Types with the same reductions. */
+/* Classes of types that support the same reductions. */
 typedef enum ddl__class {
     DDL__NO_CLASS, /* unknown dtypes */
     DDL__TRUTH,    /* bool */
@@ -34,7 +34,7 @@ const char *ddl__op_name(unsigned op);
 /* Return a name such as "int8"; "f32" for 0, "?" for an unknown wire format. */
 const char *ddl__wire_name(unsigned wire);
 
-/* True if the op is defined for the type; false if it is not, or if one of them is unknown. */
+/* Return true if the op is defined for the type; false if not, or if either is unknown. */
 bool ddl__reduces(unsigned dtype, unsigned op);
 
 #endif

@@ -25,7 +25,7 @@ void ddl__fences_start(ddl__fences *fences)
     sem_init(&fences->done, 0, 0);
     fences->started = !ddl__thread_start(&thread, register_process, fences);
     if (fences->started)
-        pthread_detach(thread); /* a process may exit without ddl__fences_stop */
+        pthread_detach(thread); /* ddl__fences_stop may never be called */
 }
 
 void ddl__fences_stop(ddl__fences *fences)

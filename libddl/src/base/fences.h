@@ -2,10 +2,10 @@
 /* fences.h - an asymmetric memory fence between two threads, of one process or of several.
  *
  * Two threads each store a value and then load the other's; at least one of them has to see the
- * other's store. That takes a fence between store and load on both sides, and a fence waits for
- * cache lines that another core holds. If one side runs rarely, it can make all processors that run
- * a registered process execute a fence (membarrier). The other side then needs only a compiler
- * fence:
+ * other's store. This takes a fence between store and load on both sides, and a fence is slow: it
+ * waits for cache lines that another core holds. If one side runs rarely, it can make all
+ * processors that run a registered process execute a fence (membarrier). The other side then needs
+ * only a compiler fence:
  *
  *     often:   store the data, relaxed or release; ddl__fence_light(); load the flag
  *     rarely:  store the flag; ddl__fence_heavy(); load the data */
@@ -16,11 +16,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* The registration of this process for heavy fences. A separate thread makes it, because the kernel
- * waits for all processors. In a process with threads, that takes some milliseconds. */
+/* The registration of this process for heavy fences. A separate thread registers the process: the
+ * kernel waits for all processors, which takes some milliseconds in a process with threads. */
 typedef struct ddl__fences {
     atomic_bool joined;
-    sem_t done; /* a semaphore that is posted when the thread ends */
+    sem_t done; /* posted when the thread ends */
     bool started;
 } ddl__fences;
 
@@ -29,8 +29,8 @@ void ddl__fences_start(ddl__fences *fences);
 /* Wait for the end of the thread. The process stays registered. */
 void ddl__fences_stop(ddl__fences *fences);
 
-/* Return false before the registration, and if the system does not support it: both sides must then
- * store and load with sequential consistency. */
+/* Return true once the process is registered. Until then, or if the system does not support it,
+ * both sides must store and load with sequential consistency. */
 static inline bool ddl__fences_joined(const ddl__fences *fences)
 {
     return atomic_load_explicit(&fences->joined, memory_order_acquire);

@@ -13,8 +13,8 @@ enum {
     DDL__FOLD_STORE = -3  /* pop the next result */
 };
 
-/* the largest number of logical workers, and the stack depth of their sum: three for two levels of
- * the tree */
+/* The largest number of logical workers, and the stack depth of their sum: 3 for every 2 levels of
+ * the tree. */
 enum { DDL__WORKERS_MAX = 4096, DDL__FOLD_DEPTH = 19 };
 
 /* The operands come in spans: span i has the operands from first[i] up to first[i + 1]. Each

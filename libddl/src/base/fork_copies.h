@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fork_copies.h - memory that is shared with other processes, and of which a forked child gets a
- * private copy from the moment of the fork.
+/* fork_copies.h - gives forked children private copies of memory that is shared with other
+ * processes.
  *
  * The kernel would give the child either the memory itself, which the parent's peers read and
  * write, or a hole, which the child's next mapping might fill. So the child inherits the memory and
  * replaces it by a copy before fork returns. The pages that were ever written are copied before the
- * fork. The copy may or may not contain what other threads and peers write meanwhile. A child of
+ * fork. Data that other threads and peers write meanwhile may or may not be in the copy. A child of
  * vfork or posix_spawn, which only runs another program, costs nothing.
  *
  * The functions are called by the fork handlers (forks.c). The handler in the child only makes

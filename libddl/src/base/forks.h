@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forks.h - what a forked child does not share with its parent. It closes the library's
- * descriptors: otherwise the children of a process, such as data loader workers, would keep its
- * connections open after its exit. It gets a copy of memory that peers share. It cannot use the
+/* forks.h - separates a forked child from its parent. The child closes the library's descriptors:
+ * otherwise the children of a process, such as data loader workers, would keep its connections open
+ * after its exit. The child gets a copy of memory that peers share. It cannot use the library
  * objects that it inherits. */
 #ifndef DDL_BASE_FORKS_H
 #define DDL_BASE_FORKS_H
@@ -16,8 +16,9 @@ int ddl__guard(int fd);
 /* Close a guarded descriptor; a negative one is ignored. */
 void ddl__close_guarded(int fd);
 
-/* Give every child that is forked before ddl__unguard_memory a copy (fork_copies.h) of `bytes`
- * whole pages at `memory`, a shared mapping of all of file `fd`. Return false if out of memory. */
+/* Give a copy of this memory (fork_copies.h) to every child that is forked before
+ * ddl__unguard_memory. `memory` is a shared mapping of the whole file `fd`; `bytes` is a multiple
+ * of the page size. Return false if out of memory. */
 bool ddl__guard_memory(void *memory, size_t bytes, int fd);
 
 /* Stop guarding the memory, before it is unmapped. Does nothing if it is not guarded. */

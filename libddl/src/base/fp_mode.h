@@ -2,11 +2,11 @@
 /* fp_mode.h - the floating-point mode of the library's own arithmetic: IEEE 754, rounding to
  * nearest, subnormals kept, no traps.
  *
- * The caller chooses its thread's mode: PyTorch's set_flush_denormal and the threads of TensorFlow
- * and XLA flush subnormals to zero, -ffast-math does so for a whole program, and new threads
- * inherit the mode. Ranks in different modes would compute different bits, and could choose
- * different plans by their costs. So code that computes calls ddl__fp_enter before and
- * ddl__fp_leave after. Reading the mode takes a few cycles; it is written only if it differs.
+ * A calling thread may have another mode: PyTorch's set_flush_denormal and the threads of
+ * TensorFlow and XLA flush subnormals to zero, -ffast-math does this for a whole program, and new
+ * threads inherit the mode. Ranks in different modes would compute different bits, and could choose
+ * different plans by their costs. Code that computes therefore calls ddl__fp_enter before and
+ * ddl__fp_leave after. Reading the mode takes a few cycles. It is written only if it differs.
  *
  * ddl__fp_leave restores exactly the caller's mode. Exception flags that the arithmetic has raised
  * stay raised, as after any other C function. They mean little, because another thread or rank may
@@ -17,8 +17,9 @@
 #include <stdint.h>
 
 /* The mode registers of x86-64 and arm64; on other CPUs the caller's mode stays. DDL__FP_CONTROL
- * are the control bits, DDL__FP_STANDARD is the library's mode. Memory is clobbered so that the
- * compiler moves no arithmetic on loaded or stored values across ddl__fp_enter or ddl__fp_leave. */
+ * has the control bits, and DDL__FP_STANDARD is the library's mode. The asm statements clobber
+ * memory, so that the compiler moves no arithmetic on loaded or stored values across ddl__fp_enter
+ * or ddl__fp_leave. */
 #if defined(__x86_64__)
 
 typedef uint32_t ddl__fp_mode; /* MXCSR: control bits, and below them the exception flags */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.h - one line per event to stderr; $DDL_LOG sets the level: off, warn (default), info, plan,
- * debug. */
+/* log.h - writes one line per event to stderr. $DDL_LOG sets the level: off, warn (default), info,
+ * plan, debug. */
 #ifndef DDL_BASE_LOG_H
 #define DDL_BASE_LOG_H
 

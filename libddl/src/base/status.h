@@ -8,8 +8,9 @@
 
 enum { DDL__MESSAGE_MAX = 512 };
 
-/* Internal, never returned to a caller: other members have started a later creation of the family,
- * so this attempt has to be repeated with a higher number (connect/endpoint/endpoint.h). */
+/* An internal status, never returned to a caller. Other members have started a later creation of
+ * the family, so this attempt must be repeated with a higher number
+ * (connect/endpoint/endpoint.h). */
 #define DDL__SUPERSEDED ((ddl_status)-1000)
 
 /* Set the calling thread's message and return `status`. The function that detects an error calls

@@ -15,7 +15,7 @@ typedef struct ddl__text {
 
 void ddl__text_add(ddl__text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Add `value` thousandths as a decimal fraction, in any locale. */
+/* Add `value` / 1000 as a decimal fraction, whatever the locale. */
 void ddl__text_thousandths(ddl__text *text, int64_t value);
 
 /* Add a JSON string, with its quotes. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* time_limits.h - all time limits of the library, with the timeline of a death. Durations of
- * measurements are defined where they are used.
+ * measurements are defined where they are used. A comment that begins with "for" describes a limit,
+ * and one with "between" an interval.
  *
  * From a lost connection to a dead comm, with the defaults of the limits that a user sets
  * (heartbeat 100 ms, suspect 1 s, dead 3 s). docs/reliability.md defines the evidence of a death.
@@ -35,7 +36,7 @@
 #define DDL__OPERATION_LIMIT                                                                       \
     (1800 * DDL__S) /* default limit of an operation; operation_timeout_ms replaces it */
 #define DDL__COMMIT_LEAST                                                                          \
-    (1 * DDL__S) /* for the last step of a creation, even if less time is left */
+    (1 * DDL__S) /* minimum for the last step of a creation, even if less time is left */
 #define DDL__ADDRESS_LIMIT                                                                         \
     (5 * DDL__S) /* for one address to answer, before the next one is tried */
 /* head start of a path before the next one is tried in parallel */
@@ -54,7 +55,7 @@
 #define DDL__SEARCH_LIMIT (100 * DDL__MS)
 #define DDL__SEARCH_MOST  (1 * DDL__S)
 
-/* Sending create-failure notices: to all members, and to one. */
+/* For sending create-failure notices: to all members, and to one member. */
 #define DDL__CREATE_FAILURE_LIMIT     (1 * DDL__S)
 #define DDL__CREATE_FAILURE_EACH      (200 * DDL__MS)
 #define DDL__RENDEZVOUS_FAILURE_LIMIT (100 * DDL__MS)
@@ -114,8 +115,9 @@
 
 /* ---- the survivors' agreement ---- */
 
-/* Limits to reach the rank that leads the agreement and is not known to be dead: in general, and
- * for its answer beyond dead_ms; if another rank has lost it; if its host refuses connections. */
+/* Limits for reaching the rank that leads the agreement, while it is not known to be dead: in
+ * general (plus dead_ms if it accepts but does not answer); if another rank has lost it; if its
+ * host refuses connections. */
 #define DDL__LEADER_LIMIT         (4 * DDL__S)
 #define DDL__LOST_LEADER_LIMIT    (1500 * DDL__MS)
 #define DDL__REFUSED_LEADER_LIMIT (500 * DDL__MS)

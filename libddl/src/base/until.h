@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* until.h - when a rank stops waiting during the creation of a comm. */
+/* until.h - the conditions that end a rank's waits while a comm is created. */
 #ifndef DDL_BASE_UNTIL_H
 #define DDL_BASE_UNTIL_H
 

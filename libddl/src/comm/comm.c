@@ -20,8 +20,8 @@
 #include "membership/creation.h"
 
 enum {
-    /* Messages and named operations have a ring for each pair, half of which may be published. In a
-     * small ring, large operations would take more turns. */
+    /* Messages and named operations use one ring for each pair. Half of a ring may be published. In
+     * small rings, large operations would take more turns. */
     MESSAGES_BYTES = 8 * 1024 * 1024, /* bytes of the message rings for all peers of a rank */
     MESSAGE_MOST = DDL__RING,         /* largest message ring for one peer */
     MESSAGE_LEAST = 512 * 1024,       /* smallest message ring for one peer */
@@ -34,8 +34,8 @@ int64_t ddl__comm_creation_ms(const ddl_comm_config *config)
     return config->timeout_ms ? config->timeout_ms : DDL__CREATION_LIMIT / DDL__MS;
 }
 
-/* Return the bytes of a message ring; equal on all ranks. The pages take no memory until they are
- * used. */
+/* Return the size of a message ring, which is equal on all ranks. Its pages take no memory until
+ * they are used. */
 static size_t message_bytes(size_t size)
 {
     size_t bytes = MESSAGE_MOST;
@@ -85,7 +85,7 @@ static bool was_driven(void *engine)
     return ddl__engine_was_driven(engine);
 }
 
-/* Return how many members have this host's address. */
+/* Return the number of members with this host's address. */
 static uint64_t count_members_here(const ddl_comm *comm)
 {
     const ddl__address *own = &comm->addresses[comm->rank];
@@ -111,8 +111,8 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
     const uint32_t sharing = DDL_LINK_SHM | DDL_LINK_INPROC;
     size_t size = (size_t)comm->size;
     ddl__location here = comm->layout.location;
-    /* The ring has no cache if there is no arena, if there are several hosts, or if ranks share
-     * cores. */
+    /* The ring does not stay in a cache if there is no arena, if there are several hosts, or if
+     * ranks share cores. */
     comm->layout.location.cache = 0;
     if (size == 1 || !(*kinds & sharing))
         return DDL_OK;
@@ -139,8 +139,8 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
     return DDL_OK;
 }
 
-/* Connect to all members and create the engine over the links. On a failure without an engine, the
- * links made so far stay in the wireup. */
+/* Connect to all members and create the engine over the links. If this fails before the engine
+ * exists, the links created so far stay in the wireup. */
 static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
 {
     size_t size = (size_t)comm->size;
@@ -204,13 +204,13 @@ static int64_t ms_to_ns(int64_t milliseconds)
     return ddl__deadline_after(0, milliseconds);
 }
 
-/* Dial the lower ranks for control messages; they answer when all members have connected. */
+/* Dial the control connections to the lower ranks, which answer when all members have connected. */
 static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl__until *until)
 {
     if (comm->size == 1)
         return DDL_OK;
     ddl__control_dial *controls = wireup->controls;
-    wireup->controls = NULL; /* the health takes ownership, even if it fails */
+    wireup->controls = NULL; /* ddl__health takes ownership, even if it fails */
     const ddl_comm_config *config = &comm->config;
     ddl__health_config setup = {.endpoint = comm->endpoint,
                                 .slot = comm->slot,
@@ -404,7 +404,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     if (status == DDL_OK)
         status = ddl__comm_set_order(comm);
     if (status == DDL_OK && comm->explores) {
-        ddl__engine_created(comm->engine); /* its operations do not look for reasons */
+        ddl__engine_created(comm->engine); /* so that its operations do not search for reasons */
         status = ddl__explore(comm, until->deadline);
     }
     if (status == DDL_OK && comm->layout.dump_iter &&
@@ -428,7 +428,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     }
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
-    /* otherwise the end of the connections would arrive before the reason */
+    /* without a refusal, the end of the connections would arrive before the reason */
     refuse(comm, &wireup, status);
     if (status != DDL_OK && comm->health) /* this rank may try again, so it is not dead */
         ddl__health_abandon(comm->health);
@@ -461,7 +461,8 @@ static ddl_status tear_down(ddl_comm *comm)
     return difference[0] ? ddl__fail(DDL_EMISMATCH, "%s", difference) : DDL_OK;
 }
 
-/* Make one attempt. Returns DDL__SUPERSEDED if other members are at a later one. */
+/* Make one attempt to create the comm. Returns DDL__SUPERSEDED if other members are at a later
+ * attempt. */
 static ddl_status attempt_creation(const ddl_comm *draft, ddl__digest parent,
                                    const ddl__until *until, ddl_comm **out)
 {

@@ -34,7 +34,7 @@ struct ddl_comm {
     const char *plan_file;   /* rank 0's $DDL_PLAN_FILE, or NULL; owned by the environment */
     ddl__topology *topology;
     bool never_packs;            /* wire formats are not possible on these hosts */
-    atomic_bool warned_unpacked; /* this has been logged */
+    atomic_bool warned_unpacked; /* never_packs has been logged */
     ddl_order *order;            /* the order in which floats are added, or NULL (invariant.c) */
     ddl__operation_times *times; /* the time measurements for -dump_iter, or NULL */
     ddl__arena *arena;
@@ -43,8 +43,8 @@ struct ddl_comm {
     ddl__first_use *first_use; /* opens the links of a large comm on first use, or NULL */
 };
 
-/* Create a comm within the config's limit, and while `until` allows. Comms made from it inherit the
- * limit, not `until`. */
+/* Create a comm within the config's time limit, and while `until` allows it to wait. Comms created
+ * from it inherit the time limit, not `until`. */
 ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses,
                             const size_t *lengths, int rank, int size,
                             const ddl_comm_config *config, bool is_world, const ddl__until *until,
@@ -59,8 +59,8 @@ ddl_status ddl__comm_destroy(ddl_comm *comm);
 void ddl__comm_abandon(ddl_comm *comm);
 
 /* Create a comm like ddl__comm_create, but from decoded addresses. Takes ownership of them in any
- * case. `parent`: the comm of which it is a child, or NULL. Children of different comms are never
- * confused. */
+ * case. `parent` is the comm that it is created from, or NULL. Children of different comms are
+ * never confused. */
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *parent, ddl__address *addresses,
                           int rank, int size, const ddl_comm_config *config, bool is_world,
                           const ddl__until *until, ddl_comm **comm);
@@ -71,7 +71,7 @@ static inline uint32_t ddl__comm_wire(const ddl_comm *comm)
     return comm->never_packs ? DDL_WIRE_F32 : comm->config.wire;
 }
 
-/* Log once, on rank 0, that these hosts do not allow a wire format, if that is so. */
+/* If these hosts do not allow wire formats, log this once, on rank 0. */
 void ddl__comm_warn_unpacked(ddl_comm *comm, uint32_t wire);
 
 /* Return a child's config: fields that are 0 are taken from the parent, except tag and epoch. */
@@ -96,13 +96,13 @@ ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int r
 
 enum { DDL__INVARIANT_TEXT = 24 };
 
-/* Return the text of a setting, in the form that $DDL_INVARIANT has. It is static, or in `text`. */
+/* Return a setting as text, in the form of $DDL_INVARIANT. The result is static or in `text`. */
 const char *ddl__invariant_text(int32_t invariant, char text[DDL__INVARIANT_TEXT]);
 
-/* Check the setting, and make the engine add in its order. */
+/* Check the comm's invariant setting, and give its order of additions to the engine. */
 ddl_status ddl__comm_set_order(ddl_comm *comm);
 
-/* Check that a setting of ranks allows a reduction of one operand for each rank. */
+/* Check that the comm's invariant setting allows a reduction of one operand for each rank. */
 ddl_status ddl__check_invariant(const ddl_comm *comm, const ddl__call *call);
 
 /* Return the limit of the creation in milliseconds, with the default instead of 0. */
@@ -110,12 +110,13 @@ int64_t ddl__comm_creation_ms(const ddl_comm_config *config);
 
 /* ---- settings.c: the exchange of settings at the end of a creation ---- */
 
-/* Exchange the settings, and which members share memory. This is the first operation of every comm;
- * when it is complete, all members have connected. */
+/* Exchange the settings and the sets of members that share memory. This is the first operation of
+ * every comm: when it is complete, all members have connected. */
 ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
                                   const ddl__until *until);
 
-/* All-gather `rows` of `row` bytes, by rank, in place. `counted`: it has an operation's number. */
+/* All-gather the `rows` of all ranks, of `row` bytes each, in place. `counted` means that it gets
+ * an operation's number. */
 ddl_status ddl__gather_rows(ddl_comm *comm, void *rows, size_t row, bool counted,
                             const ddl__until *until);
 
@@ -123,9 +124,9 @@ ddl_status ddl__gather_rows(ddl_comm *comm, void *rows, size_t row, bool counted
  * so it first waits, for a second, until the others have found the reason, too. */
 ddl_status ddl__fail_together(ddl_comm *comm, ddl_status status, const ddl__until *until);
 
-/* Return only after all members have created the comm, so that it fails on all or on none. If
- * another member fails, it reports that, and its health is already monitored. A pair has no third
- * member to wait for, so the exchange of settings is sufficient. */
+/* Wait until all members have created the comm, so that the creation fails on all members or on
+ * none. A member that fails reports this, and the failure detector already monitors the members. A
+ * pair has no third member to wait for, so the exchange of settings is sufficient. */
 ddl_status ddl__creation_commit(ddl_comm *comm, const ddl__until *until);
 
 /* ---- explore.c ---- */

@@ -39,7 +39,7 @@ static bool parse_whole(const char *text, int64_t least, int64_t most, int64_t *
     return *text && !*end && *number >= least && *number <= most;
 }
 
-/* The file must belong to this user or to root, and no other user may read it. */
+/* Check that the file belongs to this user or to root, and that no other user may read it. */
 static ddl_status check_secret_file(const char *path, int fd)
 {
     struct stat file;

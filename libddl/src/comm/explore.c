@@ -2,11 +2,11 @@
 /* Design notes.
  *
  * A barrier starts all ranks together before each sample. The time of a candidate on one rank is
- * the median of its samples. An all-reduce finds its maximum over the ranks, so all ranks make the
- * same choice. In the same way they agree on the duration and on whether to continue.
+ * the median of its samples. An all-reduce computes the maximum over the ranks, so all ranks make
+ * the same choice. The ranks agree in the same way on the duration and on whether to continue.
  *
- * Two size classes share one measurement, of the size between them. An operation whose measurements
- * have taken long enough is not measured in larger sizes, which use the last choice. */
+ * Two size classes share one measurement, at the size between them. Once the measurements of an
+ * operation have taken long enough, larger sizes are not measured: they use the last choice. */
 #include "comm/comm.h"
 
 #include <stdio.h>
@@ -110,8 +110,9 @@ static void log_comparison(const explorer *x, const ddl__call *call, int class,
         ddl__algorithm_name(found[best].by), line);
 }
 
-/* Compare the candidates in the middle of this size class and the next one. `fastest` is none if
- * there is only one candidate. Adds the time of the slowest rank to `spent`. */
+/* Compare the candidates in the middle of this size class and the next one. *fastest is
+ * DDL__ALGORITHM_NONE if there is only one candidate. Adds the time of the slowest rank to
+ * `spent`. */
 static ddl_status explorer_compare(explorer *x, ddl__kind kind, int class, ddl__algorithm *fastest,
                                    double *spent)
 {

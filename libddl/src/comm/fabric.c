@@ -21,7 +21,7 @@ static bool has_tcp_link(const ddl_comm *comm)
     return found;
 }
 
-/* Open UCX, or set the reason why not. */
+/* Open UCX, or set the reason why it is not usable. */
 static void fabric_open(ddl_comm *comm, ddl__fabric *f)
 {
     if (ddl__endpoint_job(comm->endpoint)->encrypts)
@@ -32,7 +32,7 @@ static void fabric_open(ddl_comm *comm, ddl__fabric *f)
         snprintf(f->why, sizeof f->why, "%s", ddl__message());
 }
 
-/* What this member sends: its address or the reason why it has none. */
+/* Return the bytes that this member sends: its address, or the reason why it has none. */
 static const void *own_row(const ddl__fabric *f, size_t *bytes)
 {
     if (f->ucx)
@@ -55,7 +55,7 @@ ddl__fabric_offer ddl__fabric_open(ddl_comm *comm)
     return (ddl__fabric_offer){f->wanted, f->required, !f->why[0], (uint32_t)bytes};
 }
 
-/* Called by the driver: use UCX for all TCP links. */
+/* Use UCX for all TCP links. Called by the driver. */
 static void carry_all(void *context)
 {
     ddl_comm *comm = context;

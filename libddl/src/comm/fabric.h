@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fabric.h - the choice whether the spans between the hosts of a comm are sent over UCX. */
+/* fabric.h - decides if a comm sends the spans between its hosts over UCX. */
 #ifndef DDL_COMM_FABRIC_H
 #define DDL_COMM_FABRIC_H
 
@@ -8,19 +8,20 @@
 
 enum { DDL__FABRIC_REASON = 300 };
 
-/* This member's settings, and its part of UCX. */
+/* This member's UCX settings and UCX object. */
 typedef struct ddl__fabric {
-    bool wanted;                  /* its links include ucx */
-    bool required;                /* and not tcp */
-    ddl__ucx *ucx;                /* NULL: not usable, or not needed */
-    char why[DDL__FABRIC_REASON]; /* the reason why it is not usable; "" if it is not needed */
+    bool wanted;                  /* the member's links include ucx */
+    bool required;                /* the links include ucx, but not tcp */
+    ddl__ucx *ucx;                /* NULL if UCX is not usable or not needed */
+    char why[DDL__FABRIC_REASON]; /* the reason why UCX is not usable; "" if not needed */
 } ddl__fabric;
 
-/* What the members tell each other with the other settings. */
+/* The part of a member's settings that concerns UCX. The members exchange it with the other
+ * settings. */
 typedef struct ddl__fabric_offer {
     bool wanted, required;
-    bool usable;    /* also if this member needs no UCX */
-    uint32_t bytes; /* of its UCX address, or of the reason with its terminating 0 */
+    bool usable;    /* false if UCX cannot be used; true if it is not needed */
+    uint32_t bytes; /* length of its UCX address, or of the reason including the NUL */
 } ddl__fabric_offer;
 
 struct ddl_comm;
@@ -28,9 +29,9 @@ struct ddl_comm;
 /* Open UCX if this member wants it and has a TCP link. */
 ddl__fabric_offer ddl__fabric_open(struct ddl_comm *comm);
 
-/* Exchange the UCX addresses, and use UCX for all TCP links. If a member cannot, continue over TCP,
- * or if a member requires UCX, return DDL_EUNSUPPORTED. All members call it with the offers of all,
- * `stride` bytes apart, and get the same result. */
+/* Exchange the UCX addresses, and use UCX for all TCP links. If a member cannot use UCX, continue
+ * over TCP, or return DDL_EUNSUPPORTED if a member requires UCX. All members call this with the
+ * offers of all members, `stride` bytes apart, and get the same result. */
 ddl_status ddl__fabric_agree(struct ddl_comm *comm, const ddl__fabric_offer *offers, size_t stride,
                              const ddl__until *until);
 

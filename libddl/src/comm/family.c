@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comms made from a comm, whose members already know each other's addresses. */
+/* Creates comms from a comm. Their members already know each other's addresses. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -33,8 +33,7 @@ ddl_comm_config ddl__comm_inherit(const ddl_comm *parent, const ddl_comm_config 
     return child;
 }
 
-/* Check every entry of the list, and return this rank's index in it; -1 with the message set on
- * failure. */
+/* Check every entry of the list, and return this rank's index in it, or -1 with the message set. */
 static int find_self(const ddl_comm *parent, const int *ranks, int size)
 {
     int self = -1;
@@ -53,7 +52,7 @@ static int find_self(const ddl_comm *parent, const int *ranks, int size)
     return self;
 }
 
-/* A child comm that is being created, for the check of its parent. */
+/* The members of a child comm that is being created, for check_parent. */
 typedef struct child_members {
     const ddl_comm *parent;
     const int *ranks;
@@ -61,8 +60,8 @@ typedef struct child_members {
 } child_members;
 
 /* Fail if the parent has failed, or if a member of the child is dead. The first failure of the
- * parent ends every creation from it: its members continue with a shrink, and the dead or aborting
- * member may not be one of the child's. */
+ * parent ends every creation from it, even if the dead or aborting member is not in the child: the
+ * parent's members continue with a shrink. */
 static ddl_status check_parent(void *context)
 {
     const child_members *m = context;

@@ -10,8 +10,8 @@
 #include "comm/environment.h"
 
 enum {
-    /* torchrun's store listens at MASTER_PORT itself, so the offset is added to it. If the sum is
-     * not a port, it is subtracted. */
+    /* The rendezvous uses MASTER_PORT plus this offset, because torchrun's store listens at
+     * MASTER_PORT itself. If the sum is not a port, the offset is subtracted instead. */
     TORCHRUN_PORT_OFFSET = 17,
     /* srun sets no port: use one of these, below Linux's ephemeral ports. */
     SRUN_FIRST_PORT = 20000,
@@ -110,8 +110,8 @@ static ddl_status find_ddlrun(ddl__world *world)
     return status == DDL_OK ? set_url(world, text_or("DDL_RENDEZVOUS", "")) : status;
 }
 
-/* Return true if mpirun started this process. srun may set PMI's variables for any program; they
- * count as mpirun's only if an mpirun below srun set them: it also sets MPI_LOCALNRANKS. */
+/* Return true if mpirun started this process. srun may set PMI's variables for any program. Under
+ * srun, they count as mpirun's only if MPI_LOCALNRANKS is set, too, which mpirun sets. */
 static bool is_under_mpirun(void)
 {
     /* mpirun started a torchrun, and its variables are inherited */
@@ -205,8 +205,8 @@ static ddl_status find_srun(ddl__world *world)
 
 enum { PART_MAX = 4 };
 
-/* The variables of a launcher. The first ones set a process's rank and size, and require the
- * others. */
+/* The variables of a launcher. The first n_places variables set a process's rank and size, and
+ * require the others. */
 static const struct {
     const char *launcher;
     int n_places;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launcher.h - how this process was started, from the variables of its launcher:
+/* launcher.h - finds how this process was started, from the variables of its launcher:
  *
  *   ddlrun     DDL_RANK, DDL_SIZE, DDL_RENDEZVOUS
  *   mpirun     OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI, ...), PMIX_RANK
@@ -25,7 +25,7 @@ typedef struct ddl__world {
 } ddl__world;
 
 /* Find how this process was started. Return DDL_EINVAL for an incomplete set of a launcher's
- * variables, and for invalid ones; DDL_EUNSUPPORTED under an mpirun of several ranks without
+ * variables, and for invalid variables; DDL_EUNSUPPORTED under an mpirun of several ranks without
  * $DDL_RENDEZVOUS, because no variable has a rendezvous address. */
 ddl_status ddl__launcher_find(ddl__world *world);
 

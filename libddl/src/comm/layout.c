@@ -53,8 +53,8 @@ ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, 
     return DDL_OK;
 }
 
-/* Check that -mode fits the comm. It does not apply to a comm of only some ranks of the job, if
- * their number differs. */
+/* Check that -mode fits the comm. A mode for more ranks is ignored in a comm of only some ranks of
+ * the job. */
 static ddl_status check_mode(const ddl_comm *comm, bool *applies)
 {
     char text[TEXT_MAX];
@@ -173,10 +173,10 @@ static void apply_choices(const ddl_comm *comm, char mode)
     ddl__engine_set_choices(comm->engine, ddl__choices_are_none(choices) ? NULL : choices, by);
 }
 
-/* Return the bytes of a rank's ring. With two ranks, a core with a large second-level cache has its
- * ring there, next to the data that it reduces. The peer then reads the ring from that cache.
- * Otherwise the ring is so long that the peer reads it from the cache that both share, which is
- * faster on such processors. */
+/* Return the size of a rank's ring. With two ranks, the ring of a core with a large second-level
+ * cache stays in that cache, next to the data that the core reduces, and the peer reads the ring
+ * from there. Otherwise the ring is so long that the peer reads it from the cache that both cores
+ * share, which is faster on other processors. */
 uint64_t ddl__ring_bytes(const ddl__location *location, int size)
 {
     return size == 2 && location->cache >= DDL__RING_CACHE ? DDL__RING_NEAR : DDL__RING;
@@ -207,7 +207,7 @@ ddl_status ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
     fit_rings(comm, locations);
     apply_choices(comm, mode);
     comm->explores = mode == 'p' && ddl__choices_are_none(&comm->layout.choices);
-    if (mode != 'r') { /* otherwise use plans that ignore the topology */
+    if (mode != 'r') { /* mode r uses plans that ignore the topology */
         if (all_shared)
             ddl__engine_all_shared(comm->engine);
         ddl__engine_set_topology(comm->engine, comm->topology);

@@ -11,7 +11,7 @@ typedef struct ddl_comm ddl_comm;
 /* The layout settings from the environment. They are equal on all members, except the last two. */
 typedef struct ddl__layout {
     /* 'r', 't', 'h': one ring, trees, halving; 'd': the declared levels; 'p': explore; 0: the
-     * proven levels. Otherwise the algorithm is chosen */
+     * proven levels. With other modes than r, t and h, libddl chooses the algorithm */
     char mode;
     int dimensions[DDL__DIMENSIONS]; /* the dimensions that a mode declares */
     int dump_iter;      /* number of operations between two reports of times; 0 means no reports */
@@ -21,7 +21,7 @@ typedef struct ddl__layout {
 } ddl__layout;
 
 enum {
-    /* Bytes of a ring. All of them may be published and not yet released. */
+    /* Bytes of a ring. All of them may be published and unreleased at the same time. */
     DDL__RING = 2 * 1024 * 1024,
     /* Bytes of a ring that stays in a second-level cache. */
     DDL__RING_NEAR = 512 * 1024,
@@ -29,14 +29,14 @@ enum {
     DDL__RING_CACHE = 2 * 1024 * 1024
 };
 
-/* Return the bytes of the ring in which a rank with this location has spans for its peers. */
+/* Return the size of the ring with the spans of a rank with this location. */
 uint64_t ddl__ring_bytes(const ddl__location *location, int size);
 
 /* Fail if another member's settings differ. */
 ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, const char *name);
 
-/* Create the comm's topology and pass it to the engine. `sharing` and `locations`, by rank: the
- * ranks with which it shares memory, and where it runs. */
+/* Create the comm's topology and pass it to the engine. `sharing` and `locations` have an entry for
+ * each rank: the ranks that share memory with it, and its location. */
 ddl_status ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
                              const ddl__location *locations);
 

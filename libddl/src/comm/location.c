@@ -37,7 +37,8 @@ static bool read_line(const char *root, const char *path, const char *begins, ch
     return found;
 }
 
-/* Parse a list such as "0-3,8-11". False if it is invalid or has a core number of CORES or more. */
+/* Parse a list such as "0-3,8-11". Returns false if it is invalid or has a core number of CORES or
+ * more. */
 static bool parse_core_list(const char *text, cores *some)
 {
     memset(some, 0, sizeof *some);

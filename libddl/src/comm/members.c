@@ -41,7 +41,7 @@ ddl__address *ddl__members_create(int size)
     return all;
 }
 
-/* Return the position of this member's interfaces: behind all addresses and the previous members'
+/* Return the position of this member's interfaces: after all addresses and the previous members'
  * interfaces. */
 static ddl__interface *place_ips(const ddl__address *all, int rank, int size)
 {

@@ -5,8 +5,8 @@
 
 #include "connect/endpoint/endpoint.h"
 
-/* Allocate the addresses of `size` members, in one block to free. They must be filled by rank, from
- * 0 on. Return NULL if out of memory (message set). */
+/* Allocate the addresses of `size` members, in one block, which the caller frees. They must be
+ * filled by rank, from 0 on. Return NULL if out of memory (message set). */
 ddl__address *ddl__members_create(int size);
 
 /* Decode the members' addresses. Return DDL_EINVAL if one is damaged, if two are equal, or if the
@@ -17,8 +17,8 @@ ddl_status ddl__members_decode(const ddl_endpoint *endpoint, const void *const *
 /* Copy the address of one member. */
 void ddl__members_copy(ddl__address *to, int rank, int size, const ddl__address *from);
 
-/* Return "rank 3 on host" for each rank, for messages, in one block to free. Return NULL if out of
- * memory. */
+/* Return "rank 3 on host" for each rank, for messages, in one block, which the caller frees. Return
+ * NULL if out of memory. */
 char **ddl__members_name(const ddl__address *addresses, int size);
 
 #endif

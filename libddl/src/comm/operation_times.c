@@ -78,7 +78,7 @@ static double seconds(const atomic_llong *ns)
     return 1e-9 * (double)atomic_load_explicit(ns, memory_order_relaxed);
 }
 
-/* Return what this rank has measured since the last report. */
+/* Return the times that this rank has measured since the last report. */
 static sums take_sums(ddl__operation_times *t)
 {
     sums now = {.operations =

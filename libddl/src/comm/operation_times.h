@@ -12,9 +12,9 @@ typedef struct ddl__operation_times ddl__operation_times;
 /* Start to measure, and report every `iter` operations. Return NULL if out of memory. */
 ddl__operation_times *ddl__operation_times_create(ddl_comm *comm, int iter);
 
-/* Call this before an ordered operation is submitted. If a report is due, it submits the exchange
- * of the ranks' times first: all ranks submit the same operations, so they do it at the same
- * position. Any thread. */
+/* Call this before an ordered operation is submitted. If a report is due, it first submits the
+ * exchange of the ranks' times. All ranks submit the same operations, so they submit the exchange
+ * at the same position. Any thread may call this. */
 void ddl__operation_times_next(ddl__operation_times *times);
 
 /* ddl__operation_times_close logs complete reports, before the engine ends;

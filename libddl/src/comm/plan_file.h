@@ -2,7 +2,8 @@
 /* plan_file.h - the file $DDL_PLAN_FILE, which stores choices of algorithms.
  *
  * Each line is a choice. "4 all-reduce 65536 halving" means: in a comm of 4 ranks, all-reduces of
- * 65536 bytes up to twice that use halving. Lines that begin with # are comments. */
+ * at least 65536 and less than twice as many bytes use halving. Lines that begin with # are
+ * comments. */
 #ifndef DDL_COMM_PLAN_FILE_H
 #define DDL_COMM_PLAN_FILE_H
 

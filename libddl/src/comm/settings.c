@@ -25,7 +25,7 @@ typedef struct settings {
     ddl__fabric_offer fabric;
 } settings;
 
-/* If a member fails here, every member does. */
+/* Check that another member's settings are equal. If this fails on one member, it fails on all. */
 static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs, int rank)
 {
     const char *name = comm->names[rank];
@@ -53,7 +53,8 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs,
     return ddl__layout_compare(comm, &theirs->layout, name);
 }
 
-/* For pairs that are connected later, both ends decide in advance which kind of link they use. */
+/* Check, in a large comm, that both ranks use shared memory or neither does: for pairs that are
+ * connected later, both ends decide in advance which kind of link they use. */
 static ddl_status sharing_compare(const ddl_comm *comm, const settings *own, const settings *theirs,
                                   int rank)
 {
@@ -124,8 +125,8 @@ static ddl_status run_barrier(ddl_comm *comm, const ddl__until *until)
     return run_operation(comm, &call, until);
 }
 
-/* All-gather `rows` in place. In a large comm use trees, whose edges the barrier that follows uses
- * as well: other algorithms would open the links of many more pairs for this operation alone. */
+/* All-gather `rows` in place. In a large comm, use trees: the next barrier uses the same links, and
+ * other algorithms would open the links of many more pairs for this operation alone. */
 ddl_status ddl__gather_rows(ddl_comm *comm, void *rows, size_t row, bool counted,
                             const ddl__until *until)
 {

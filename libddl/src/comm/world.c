@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The creation of the comm of all ranks of a job, which first exchange addresses at a
- * rendezvous. */
+/* Creates the comm of all ranks of a job. The ranks first exchange addresses at a rendezvous. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,8 +16,9 @@ typedef ddl__device_chunk chunk;
 
 /* A submission's calls, divided into chunks. */
 typedef struct cuts_of_calls {
-    ddl__chunks *chunks; /* by call that is run: a call of the submission, or an entry of `made` */
-    /* calls made from the submission's calls: packed ones, and the parts of split ones */
+    ddl__chunks *chunks; /* one for each call that is run: a call of the submission, or an entry of
+                          * `made` */
+    /* calls made from the submission's calls: packed calls, and the parts of split calls */
     ddl__call *made;
     const ddl__call **packed;
     uint32_t n, n_packed; /* numbers of `chunks` and of `packed` */
@@ -95,9 +96,9 @@ static ddl_status cut_all(ddl__device *d, const plan *p, cuts_of_calls *cuts)
     return status;
 }
 
-/* Divide the calls, which must outlive the cuts, into chunks. Under `order`, in the device's
- * context: ranks may wait for each other to start NCCL. Free the cuts in any case. NCCL leaves a
- * rest of some calls, which is a separate call. */
+/* Divide the calls, which must outlive the cuts, into chunks. Called under `order`, in the device's
+ * context: ranks may wait for each other to start NCCL. The caller frees the cuts in any case.
+ * Elements of a call that NCCL leaves over become a separate call. */
 static ddl_status cuts_make(ddl__device *d, const ddl__call *calls, uint32_t n, cuts_of_calls *cuts)
 {
     size_t room = 2 * (size_t)n + 1;
@@ -272,8 +273,8 @@ static bool queue_call(ddl__device *d, const ddl__chunks *chunks, chunk *first)
     return good;
 }
 
-/* Queue the device's part of all chunks, between what the caller's stream holds and what
- * follows. */
+/* Queue the device's part of all chunks, after the work that the caller's stream holds now and
+ * before its later work. */
 static bool queue_operation(ddl__device *d, operation *o, const request *r)
 {
     bool good = DDL__GOOD(d, event_record, o->start, r->stream) &&
@@ -296,7 +297,7 @@ static void list_append(ddl__device *d, operation *o)
     pthread_mutex_unlock(&d->lock);
 }
 
-/* Under `order`, in the device's context. */
+/* Submit the request. Under `order`, in the device's context. */
 static ddl_status submit(ddl__device *d, const request *r, ddl_work **work)
 {
     ddl__call whole = {
@@ -327,8 +328,8 @@ static ddl_status submit(ddl__device *d, const request *r, ddl_work **work)
 
 /* ------------------------------------------------------------------------------------- the call */
 
-/* In the device's context; `own` is the thread's previous context, to which a default stream
- * belongs. */
+/* Check the stream. Called in the device's context; `own` is the thread's previous context, to
+ * which a default stream belongs. */
 static ddl_status check_stream(const ddl__device *d, ddl__cuda_stream stream, ddl__cuda_context own)
 {
     int capturing = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h - operations of one comm on buffers in GPU memory. They use host memory, in which the
- * engine runs them; copies and operations overlap. Long operations of ranks with one GPU each use
+/* device.h - operations of one comm on buffers in GPU memory. The engine runs them in host memory,
+ * so data is copied; copies and operations overlap. Long operations of ranks with one GPU each use
  * NCCL within a host. */
 #ifndef DDL_DEVICE_DEVICE_H
 #define DDL_DEVICE_DEVICE_H
@@ -28,9 +28,9 @@ void ddl__device_destroy(ddl__device *device);
 ddl_status ddl__device_check_call(const ddl__device *device, const ddl__call *call);
 ddl_status ddl__device_check_stream(const ddl__device *device, void *stream);
 
-/* Queue checked operations, which stay the caller's; `whole` describes the wait for them. They
- * start after what `stream` holds at the call, and the stream continues when the results are in the
- * buffers. Otherwise as ddl__engine_submit. */
+/* Queue checked operations, which stay the caller's. `whole` describes how to wait for them. They
+ * start after the work that `stream` holds at the call, and the stream continues when the results
+ * are in the buffers. Otherwise as ddl__engine_submit. */
 ddl_status ddl__device_submit(ddl__device *device, const ddl__call *calls, uint32_t n,
                               const ddl__call *whole, void *stream, ddl_work **work);
 

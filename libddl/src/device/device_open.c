@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creation, end and failure of a device: device_state.h has the design notes. */
+/* Creates and destroys a device, and detects its failures. device_state.h has the design notes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,7 +254,7 @@ static bool drain(ddl__device *d)
     return drained;
 }
 
-/* In the device's context. */
+/* Free all resources. Called in the device's context. */
 static void close_all(ddl__device *d)
 {
     ddl__device_free_ended(d);

@@ -23,8 +23,8 @@ void ddl__report(ddl__engine *engine)
     (void)n; /* on failure, the descriptor is already in the desired state */
 }
 
-/* Under the lock. The group owns the part. The last part completes the group with its own status: a
- * failure ends all remaining parts. */
+/* Under the lock: finish a part, which the group owns. The last part completes the group with its
+ * own status, because a failure ends all remaining parts. */
 static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
 {
     if (--group->left)
@@ -51,7 +51,7 @@ void ddl__engine_release_group(ddl__engine *engine, ddl_group *group, ddl_status
         ddl__wake_driver(engine); /* the driver may be waiting for this work */
 }
 
-/* Under the lock, before the work of the group is completed. */
+/* Under the lock: detach the group from its work, before the work is completed. */
 static void release_group(ddl_group *group)
 {
     group->work = NULL;

@@ -14,7 +14,7 @@
 
 enum {
     EVENTS = 32,
-    LIMIT_PASSES = 4 /* passes that move something between two checks of the time limits */
+    LIMIT_PASSES = 4 /* after this many passes that moved something, check the time limits */
 };
 
 /* Mark the current operations of both streams as having waited, so that they are timed. */
@@ -38,7 +38,8 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
         ddl__messages_sleeping(engine->messages, asleep);
     if (!asleep)
         return;
-    /* After this lock, the driver sees all works whose submitters did not find it sleeping. */
+    /* Take the lock once: the driver then sees all works whose submitters did not find it
+     * asleep. */
     pthread_mutex_lock(&engine->lock);
     pthread_mutex_unlock(&engine->lock);
     if (engine->config.fences && ddl__fences_joined(engine->config.fences))

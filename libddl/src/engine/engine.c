@@ -253,7 +253,7 @@ void ddl__engine_release(ddl__engine *engine)
 static void await_leaving(ddl__engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    /* so that this thread is woken */
+    /* count this thread as a waiter, so that it is woken */
     atomic_fetch_add_explicit(&engine->waiters, 1, memory_order_relaxed);
     while (engine->driven || atomic_load_explicit(&engine->waiters, memory_order_relaxed) > 1)
         pthread_cond_wait(&engine->changed, &engine->lock);

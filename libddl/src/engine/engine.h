@@ -10,7 +10,7 @@
 #include "engine/recorder/recorder.h"
 #include "net/shm/regions.h"
 
-/* How soon the endpoint's thread should drive. */
+/* The urgency with which the endpoint's thread should drive. */
 typedef enum ddl__urgency {
     DDL__NOW,
     /* soon, unless a thread waits by then; everything that was possible at once is already done */
@@ -28,46 +28,49 @@ typedef struct ddl__engine_config {
     ddl__regions *regions;     /* the endpoint's regions; borrowed; or NULL */
     const ddl__fences *fences; /* heavy fences that the engine announces in its arena; or NULL */
     bool sharing_cores;        /* this host has more members than cores */
-    /* Called if a work is pending and no thread waits for it, so that some thread drives. Called by
-     * any thread, without locks. */
+    /* Called, by any thread and without locks, if a work is pending and no thread waits for it:
+     * another thread must then drive. */
     void (*need_progress)(void *context, ddl__urgency urgency);
     void *context;
 } ddl__engine_config;
 
-/* Takes ownership of the links in any case. NULL if a resource is unavailable (message set). */
+/* Create an engine. Takes ownership of the links in any case. Returns NULL if a resource is
+ * unavailable (message set). */
 ddl__engine *ddl__engine_create(const ddl__engine_config *config);
 
 /* Close all links with a leave message, complete all works with DDL_EABORTED, and free the
  * engine. */
 void ddl__engine_destroy(ddl__engine *engine);
 
-/* The links by rank: those of ordered operations, and those of messages and named operations. */
+/* Return, by rank, the links of ordered operations, and the links of messages and named
+ * operations. */
 ddl__link *const *ddl__engine_links(const ddl__engine *engine);
 ddl__link *const *ddl__engine_message_links(const ddl__engine *engine);
 
-/* Plan for ranks that all share memory. Before any concurrent use. */
+/* Plan for ranks that all share memory. Call this before any concurrent use. */
 void ddl__engine_all_shared(ddl__engine *engine);
 
-/* Plan for rings of `window` bytes. is_near: they stay in a core's second-level cache. Before any
- * concurrent use. */
+/* Plan for rings of `window` bytes. `is_near` means that they stay in a core's second-level cache.
+ * Call this before any concurrent use. */
 void ddl__engine_set_window(ddl__engine *engine, int64_t window, bool is_near);
 
-/* Plan for this topology, which must outlive the engine. Before any concurrent use. */
+/* Plan for this topology, which must outlive the engine. Call this before any concurrent use. */
 void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology);
 
 /* Use the algorithms of these choices, and `by` where they leave the algorithm open (0: the costs
- * choose). The choices must outlive the engine. Before any concurrent use. */
+ * choose). The choices must outlive the engine. Call this before any concurrent use. */
 void ddl__engine_set_choices(ddl__engine *engine, const ddl__choices *choices, ddl__algorithm by);
 
-/* Add floats and complex numbers in this order of the ranks, which must outlive the engine. Before
- * any concurrent use. */
+/* Add floats and complex numbers in this order of the ranks, which must outlive the engine. Call
+ * this before any concurrent use. */
 void ddl__engine_set_order(ddl__engine *engine, ddl_order *order);
 
-/* Let calls with a wire format be packed. Return false if the hosts do not allow it. After
- * ddl__engine_set_topology and ddl__engine_set_window, and before any concurrent use. */
+/* Let calls with a wire format be packed. Return false if the hosts do not allow it. Call this
+ * after ddl__engine_set_topology and ddl__engine_set_window, and before any concurrent use. */
 bool ddl__engine_allow_packing(ddl__engine *engine);
 
-/* Measure ordered operations. The meter must outlive the engine. Before any concurrent use. */
+/* Measure ordered operations. The meter must outlive the engine. Call this before any concurrent
+ * use. */
 void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter);
 
 /* Return the algorithms worth comparing for this call, as ddl__plan_candidates does. */
@@ -83,10 +86,10 @@ ddl_status ddl__engine_submit_group(ddl__engine *engine, ddl_group *group, const
                                     ddl_work **work);
 
 /* Let a held group complete. status is DDL_OK if the results are in the caller's buffers, else the
- * reason why they will not be. Any thread. */
+ * reason why they will not be. Any thread may call this. */
 void ddl__engine_release_group(ddl__engine *engine, ddl_group *group, ddl_status status);
 
-/* Let the operation that waits for this hold start. Any thread. */
+/* Let the operation that waits for this hold start. Any thread may call this. */
 void ddl__engine_release_hold(ddl__engine *engine, ddl__hold *hold);
 
 /* Return true if the group is submitted and not complete. */
@@ -99,7 +102,7 @@ ddl_status ddl__engine_status(ddl__engine *engine);
 void ddl__engine_abort(ddl__engine *engine, const char *reason);
 
 /* End the comm on all members for a cause that no link reports, such as a dead peer. The first
- * cause wins. Any thread; does not block. */
+ * cause wins. Any thread may call this; it does not block. */
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
 
 /* Append the reason why this rank still waits, such as ": not called by rank 1; ...", or nothing.
@@ -109,7 +112,7 @@ typedef void ddl__explain_fn(void *context, const ddl__signature *operation, con
                              char *text, size_t size);
 
 /* Set the function that explains waits; NULL: none. When this returns, no call of the previous
- * function is running. Any thread. */
+ * function is running. Any thread may call this. */
 void ddl__engine_set_explainer(ddl__engine *engine, ddl__explain_fn *explain, void *context);
 
 /* Note that the comm is created and that its failure detector runs. Before that, a lost link ends
@@ -119,20 +122,20 @@ bool ddl__engine_is_created(const ddl__engine *engine);
 
 /* Note that the process of this member has exited, or that no other reason for its lost link will
  * arrive. A lost link alone proves less: a member that ends the comm may have no room to send the
- * reason, which then arrives a little later. Any thread. */
+ * reason, which then arrives a little later. Any thread may call this. */
 void ddl__engine_peer_died(ddl__engine *engine, int rank);
 
 /* Note that this member sends nothing any more: it has left the comm, or its process has exited
- * without leaving. Any thread. */
+ * without leaving. Any thread may call this. */
 void ddl__engine_peer_gone(ddl__engine *engine, int rank);
 
-/* Watch this descriptor of a link that was unopened until now. Any thread. */
+/* Watch this descriptor of a link that was unopened until now. Any thread may call this. */
 void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd);
 
-/* End the comm because no link to this peer can be opened. Any thread. */
+/* End the comm because no link to this peer can be opened. Any thread may call this. */
 void ddl__engine_peer_unreachable(ddl__engine *engine, int peer, const char *text);
 
-/* The knowledge whether this peer is the reason for the end of the comm. */
+/* A finding about a peer: if it is the reason for the end of the comm. */
 typedef enum ddl__finding {
     DDL__PEER_FINE,
     DDL__PEER_DOUBTED, /* its link was lost during the creation, perhaps for another reason */
@@ -141,17 +144,17 @@ typedef enum ddl__finding {
 } ddl__finding;
 ddl__finding ddl__engine_find_peer(const ddl__engine *engine, int peer);
 
-/* Call `run` as the driver, after the current driver has stopped: for changes of the links. Any
- * thread; waits for the driver. */
+/* Call `run` as the driver, after the current driver has stopped. Used to change links. Any thread
+ * may call this; it waits for the driver. */
 void ddl__engine_as_driver(ddl__engine *engine, void (*run)(void *context), void *context);
 
-/* Make the driver check its links again if it sleeps. Any thread. */
+/* Make the driver check its links again if it sleeps. Any thread may call this. */
 void ddl__engine_wake(ddl__engine *engine);
 
 /* Close all links and send the peers the reason. No operation runs on this comm, now or later. */
 void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char *text);
 
-/* A snapshot of the progress. Any thread. */
+/* A snapshot of the progress, which any thread may take. */
 typedef struct ddl__snapshot {
     ddl_status status;
     bool told;                  /* a caller has received the failure */
@@ -174,18 +177,18 @@ typedef struct ddl__waiting {
 enum { DDL__WAITING_MAX = 32 };
 
 /* Store the oldest waiting named operations, up to max (at most DDL__WAITING_MAX). Return their
- * number. Any thread. */
+ * number. Any thread may call this. */
 int ddl__engine_waiting(ddl__engine *engine, ddl__waiting *waiting, int max);
 
 /* On rank 0, which matches names: return true if that rank is not known to have called this name.
- * In any case `last` becomes the last name that it called, "" if none. Any thread. */
+ * In any case `last` becomes the last name that it called, "" if none. Any thread may call this. */
 bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank,
                                  char last[DDL_NAME_MAX]);
 
 const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine);
 
-/* Receive what peers have sent although nothing waits for it, so that a failure of a peer ends this
- * comm. Any thread; does not block. */
+/* Receive data that peers have sent, even if nothing waits for it, so that a failure of a peer ends
+ * this comm. Any thread may call this; it does not block. */
 void ddl__engine_poll(ddl__engine *engine);
 
 ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
@@ -200,15 +203,16 @@ ddl_status ddl__work_wait(ddl_work *work, int64_t deadline);
 ddl_status ddl__work_test(const ddl_work *work);
 void ddl__work_destroy(ddl_work *work);
 
-/* The endpoint's thread drives while no caller waits. */
+/* The state of the engine after the endpoint's thread has driven. It drives while no caller
+ * waits. */
 typedef enum ddl__background {
     DDL__BACKGROUND_IDLE,   /* nothing is pending, or a waiter drives */
     DDL__BACKGROUND_ASLEEP, /* call again when the descriptor is readable, or after a while */
 } ddl__background;
 ddl__background ddl__engine_background(ddl__engine *engine);
 
-/* Return true if a caller has driven (DDL__SOON) since the last call of this function. If callers
- * come again and again, the endpoint's thread would only alternate with them. */
+/* Return true if a caller has driven (DDL__SOON) since the last call of this function. While
+ * callers drive again and again, the endpoint's thread would only alternate with them. */
 bool ddl__engine_was_driven(ddl__engine *engine);
 int ddl__engine_fd(const ddl__engine *engine);
 

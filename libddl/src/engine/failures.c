@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a failure is found, and what it does. If a link is lost, the peer may have ended the comm
- * without room to send the reason, so the loss is not reported at once. Spans that peers sent
- * before the end of the comm are still valid and are received first. */
+/* Detects failures, and ends the comm. If a link is lost, the peer may have ended the comm without
+ * room to send the reason, so the loss is not reported at once. Spans that peers sent before the
+ * end of the comm are still valid and are received first. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 /* -------------------------------------------------------------------------- the end of the comm */
 
-/* Under the lock. */
+/* Under the lock: fail all works of the stream. */
 static void fail_stream(ddl__engine *engine, ddl__stream *stream, ddl_status status)
 {
     ddl_work *current = stream->current;
@@ -208,7 +208,7 @@ static int64_t explanation_limit(const ddl__engine *engine, int rank)
                                                       : DDL__NEVER;
 }
 
-/* Note that the peer's link is lost, for which there may be another reason than its death. */
+/* Note that the peer's link is lost, perhaps for another reason than the peer's death. */
 static void find_peer_doubted(ddl__loss *loss)
 {
     int fine = DDL__PEER_FINE;
@@ -250,8 +250,8 @@ static bool has_unconfirmed_loss(ddl__engine *engine)
     return engine->unconfirmed_until;
 }
 
-/* True if one member's loss explains the other's: a member that has ended is the first cause, and
- * otherwise the member whose link was lost first. */
+/* Return true if one member's loss explains the other's: a member that has ended is the first
+ * cause, and otherwise the member whose link was lost first. */
 static bool explains(const ddl__engine *engine, int one, int other)
 {
     bool ended = has_ended(engine, one);
@@ -260,7 +260,8 @@ static bool explains(const ddl__engine *engine, int one, int other)
 }
 
 /* End the comm if a member is lost during the creation, and no explanation has arrived. No other
- * member reports its death then, and members that wait for it keep this rank waiting. */
+ * member then reports the death of the lost member, and members that wait for it keep this rank
+ * waiting. */
 static void check_creation(ddl__engine *engine)
 {
     int first = -1;
@@ -275,8 +276,8 @@ static void check_creation(ddl__engine *engine)
     fail_by_link(engine, is_lost ? link : engine->config.messages[first], first, NULL);
 }
 
-/* Receive the last spans of a peer before its end is handled: they may have arrived together with
- * it after the last poll. Advance until no further link ends. True if there were such spans. */
+/* Receive the last spans of a peer before its end is handled: both may have arrived after the last
+ * poll. Advance until no further link ends. Returns true if there were such spans. */
 static bool advance_last_spans(ddl__engine *engine)
 {
     for (unsigned ended = ddl__links_ended(engine), before = 0; ended != before;) {
@@ -317,7 +318,7 @@ void ddl__check_ended(ddl__engine *engine)
 }
 
 /* Let the driver end the comm with this status. Without a driver, do it here. With `after_spans`,
- * first receive what peers have sent. */
+ * first receive the data that peers have sent. */
 static void request_abort(ddl__engine *engine, ddl_status status, const char *text,
                           bool after_spans)
 {

@@ -250,7 +250,7 @@ bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank
 
 /* ------------------------------------------------------------------------------------- failures */
 
-/* Return the waiting work with the nearest deadline, or NULL. Under the lock. */
+/* Under the lock: return the waiting work with the nearest deadline, or NULL. */
 static const ddl_work *most_urgent(const ddl__named *named)
 {
     const ddl_work *urgent = NULL;

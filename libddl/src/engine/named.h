@@ -7,7 +7,7 @@
 #include "engine/named/names.h"
 
 typedef struct ddl__named {
-    /* Under the engine's lock. */
+    /* These fields are guarded by the engine's lock. */
     ddl__names names; /* submitted and not complete */
     /* the works that are not announced, linked by `next` */
     ddl_work *unannounced, **unannounced_tail;
@@ -25,7 +25,7 @@ ddl_status ddl__named_admit(ddl__engine *engine, ddl_work *work);
 /* Under the lock: remove a completed work. */
 void ddl__named_remove(ddl__engine *engine, ddl_work *work);
 
-/* Called by the driver: announce works, order them (rank 0), and queue the ordered ones. Return
+/* Called by the driver: announce works, order them (rank 0), and queue the ordered works. Return
  * false if there is nothing to do. */
 bool ddl__named_advance(ddl__engine *engine);
 

@@ -37,7 +37,8 @@ static void counter_increment(atomic_ullong *counter)
 /* Advance messages, including those of named operations. */
 static bool advance_messages(ddl__engine *engine)
 {
-    /* An event that is handled here wakes no sleep, so the driver must not fall asleep now. */
+    /* An event that is handled here cannot wake the driver later, so the driver must not fall
+     * asleep now. */
     bool event = ddl__messages_go_by_events(engine->messages) && ddl__links_poll(engine, 0);
     bool moved = ddl__messages_run(engine->messages);
     if (moved)
@@ -117,7 +118,7 @@ static void stream_end(ddl__engine *engine, ddl__stream *stream)
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* Return false if the stream is blocked or has no works. */
+/* Advance the stream. Returns false if it is blocked or has no works. */
 static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->current) {
@@ -160,8 +161,8 @@ bool ddl__advance(ddl__engine *engine)
     return advance_stream(engine, &engine->ordered) || moved;
 }
 
-/* Copy the call and the signature of a work that has exceeded its limit: the current one, the next
- * one if a device holds it, or a queued one, which another thread may destroy. */
+/* Copy the call and the signature of a work that has exceeded its limit: the current work, the next
+ * work if a device holds it, or a queued work, which another thread may destroy. */
 static bool find_expired(ddl__engine *engine, ddl__stream *stream, ddl__call *call,
                          ddl__signature *signature)
 {

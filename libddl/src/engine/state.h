@@ -22,12 +22,12 @@
  * lock (ddl__settle), and keeps it in `ended` until then. A blocking call thus takes the lock
  * twice, when it enters and when it leaves. After completion, only the completed list points to the
  * work, and no link uses its buffers: a plan ends only when all user memory is sent, and closing a
- * link drops what it had borrowed. The parts of a group belong to the group, and its last part
- * completes the work of the group.
+ * link drops the memory that it had borrowed. The parts of a group belong to the group, and its
+ * last part completes the work of the group.
  *
  * The notice that the comm is dead, from a link or from the failure detector, may overtake spans
- * that were sent before. These have arrived by then, so the driver first runs what can run, and
- * fails only what is blocked.
+ * that were sent before. These have arrived by then, so the driver first runs the works that can
+ * run, and fails only the blocked works.
  *
  * A caller's work keeps the engine's memory and lock alive (`references`), because a thread may
  * start to wait for it while another thread destroys the comm. ddl__engine_destroy completes all
@@ -75,8 +75,8 @@ struct ddl__engine {
     atomic_int failure;     /* ddl_status; DDL_OK while alive */
     atomic_bool told;       /* a call or a work has returned the failure */
     char message[DDL__MESSAGE_MAX];
-    atomic_bool abort_asked; /* by a caller or the failure detector */
-    /* requested by the detector: first receive spans that were sent before */
+    atomic_bool abort_asked; /* an abort was requested, by a caller or the failure detector */
+    /* the failure detector has requested it: first receive spans that were sent before */
     bool abort_after_spans;
     ddl_status abort_status;
     char abort_text[DDL__MESSAGE_MAX];
@@ -159,33 +159,34 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
 /* Waits of fewer turns are not measured. */
 enum { DDL__SHORT_WAIT_TURNS = 64 };
 
-/* Make one pass over everything pending. False if all of it is blocked or there is nothing. */
+/* Make one pass over everything pending. Returns false if all of it is blocked or there is
+ * nothing. */
 bool ddl__advance(ddl__engine *engine);
 
 /* Complete messages that have ended. A failed message ends the comm. */
 void ddl__settle_messages(ddl__engine *engine);
 
-/* Return true if a named operation is pending on this rank. Any thread. */
+/* Return true if a named operation is pending on this rank. Any thread may call this. */
 static inline bool ddl__named_pending(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->named.names.n, memory_order_relaxed);
 }
 
-/* Return true if name messages are not sent yet. Any thread. */
+/* Return true if name messages are not sent yet. Any thread may call this. */
 static inline bool ddl__names_unsent(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->names_unsent, memory_order_relaxed);
 }
 
-/* Return true if anything but ordered operations is pending. Any thread. */
+/* Return true if anything but ordered operations is pending. Any thread may call this. */
 static inline bool ddl__has_more(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->n_messages, memory_order_relaxed) ||
            ddl__named_pending(engine) || ddl__names_unsent(engine);
 }
 
-/* End the comm if the data that this rank waits for can no longer arrive. Only after a pass that
- * moved nothing. */
+/* End the comm if the data that this rank waits for can no longer arrive. Call this only after a
+ * pass that moved nothing. */
 void ddl__check_blocked(ddl__engine *engine);
 
 /* End the comm if an operation has exceeded its limit. */
@@ -213,7 +214,7 @@ void ddl__abort_execute(ddl__engine *engine);
 /* Note that the comm is about to end because the link to this rank is lost. */
 void ddl__find_peer_lost(ddl__engine *engine, int rank);
 
-/* Return true if an abort was requested and not executed yet. Any thread. */
+/* Return true if an abort was requested and not executed yet. Any thread may call this. */
 static inline bool ddl__abort_is_pending(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
@@ -257,16 +258,17 @@ void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadlin
 /* Under the lock: return true if some thread must drive. */
 bool ddl__pending(const ddl__engine *engine);
 
-/* Release the lock. If works are pending and no thread waits, call for the endpoint's thread: at
- * once after a new submission, soon after a wait, since a thread that has waited usually waits
- * again. */
+/* Release the lock. If works are pending and no thread waits, request the endpoint's thread: at
+ * once after a new submission, but only soon after a wait, because a thread that has waited usually
+ * waits again. */
 void ddl__unlock_and_hand_over(ddl__engine *engine, ddl__urgency urgency);
 
 /* Release the lock while there is no driver: do what is possible at once, and leave the rest to the
  * next waiter or to the endpoint's thread. */
 void ddl__advance_and_unlock(ddl__engine *engine);
 
-/* Wake the driver: if it sleeps, after something was queued under the lock; or in any case. */
+/* ddl__wake_sleeper wakes the driver if it sleeps, after something was queued under the lock.
+ * ddl__wake_driver wakes it in any case. */
 void ddl__wake_sleeper(ddl__engine *engine);
 void ddl__wake_driver(ddl__engine *engine);
 

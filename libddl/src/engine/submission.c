@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The start of works: from a call to a queue. */
+/* Starts works: makes a work of a call, and queues it. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static void work_init(ddl__engine *engine, ddl_work *work, const ddl__call *call
     atomic_init(&work->status, DDL_INPROGRESS);
 }
 
-/* Under the lock. */
+/* Under the lock: post a message, or queue another work in the stream. */
 static void work_enqueue(ddl__engine *engine, ddl__stream *stream, ddl_work *work)
 {
     if (ddl__is_message(work)) {
@@ -54,7 +54,7 @@ typedef struct submission {
     ddl_group *group;
 } submission;
 
-/* Under the lock. */
+/* Under the lock: admit a submission and queue its works, or reject it. */
 static ddl_status work_admit(ddl__engine *engine, const submission *what, ddl_work *work)
 {
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
@@ -119,7 +119,7 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
     ddl_status status = work_enter(engine, what, &work, true);
     if (status != DDL_OK)
         return status;
-    if (engine->driven) /* a new work need not wait for what the driver waits for */
+    if (engine->driven) /* the driver may sleep, waiting for other works */
         ddl__wake_sleeper(engine);
     ddl__wait_locked(engine, &work, DDL__NEVER);
     ddl__unlock_and_hand_over(engine, DDL__SOON);
@@ -183,7 +183,7 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         return status;
     }
     atomic_fetch_add_explicit(&engine->references, 1, memory_order_relaxed);
-    *out = work; /* before a thread can complete and return it */
+    *out = work; /* stored before a thread can complete the work and return it */
     if (engine->driven) {
         ddl__wake_sleeper(engine);
         pthread_mutex_unlock(&engine->lock);

@@ -8,7 +8,8 @@
 #include "base/time_limits.h"
 #include "health/health_state.h"
 
-/* True for a failure of this rank alone. After any other failure, another attempt is possible. */
+/* Return true for a failure of this rank alone. After any other failure, another attempt is
+ * possible. */
 static bool is_final(ddl_status status)
 {
     return status != DDL_EPEER && status != DDL_EUNREACHABLE && status != DDL_EREFUSED &&
@@ -33,7 +34,7 @@ static ddl_status creation_check(void *context)
 }
 
 /* Handle a survivor that does not answer this rank at any address. The next list of survivors
- * cannot have both. */
+ * cannot contain both ranks. */
 static void creation_unreachable(void *context, int rank, bool was_accepted)
 {
     ddl__health *h = context;

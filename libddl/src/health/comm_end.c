@@ -35,14 +35,15 @@ void ddl__health_settle(ddl__health *h)
     pthread_cond_broadcast(&h->detector->changed);
 }
 
-/* True if the creation of the comm decides if the member counts as dead: only its connection has
- * ended, so it may have failed for a reason that arrives otherwise. */
+/* Return true if the creation of the comm decides if the member counts as dead: only its connection
+ * has ended, and the reason may arrive in another way. */
 static bool is_doubtful(const ddl__health *h, int rank)
 {
     return !ddl__engine_is_created(h->engine) && h->members[rank].peer->state != DDL__KILLED;
 }
 
-/* Data that the member sent may still arrive: see the design notes in health_state.h. */
+/* Start the grace period, because data that the member sent may still arrive: see the design notes
+ * in health_state.h. */
 void ddl__grace_start(ddl__health *h, int rank)
 {
     if (is_doubtful(h, rank))
@@ -64,7 +65,7 @@ void ddl__grace_check(ddl__health *h, int64_t now)
 {
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
     uint64_t moves = snapshot.moves + snapshot.passes;
-    /* Over its open data link, no reason may ever arrive. */
+    /* The doubt is limited, because over an open data link no reason may ever arrive. */
     bool doubtful = is_doubtful(h, h->grace_rank) && now - h->died_at < DDL__EVIDENCE_LIMIT;
     if (snapshot.finished != h->grace_finished || moves != h->grace_moves || doubtful)
         h->moved_at = now;

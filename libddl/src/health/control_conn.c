@@ -69,8 +69,7 @@ static void conn_end(ddl__control_conn *conn, int error)
                                                                       : DDL__CONTROL_CONN_BROKEN;
 }
 
-/* Ignore a send error: receiving reports it, after the messages that arrived before it.
- */
+/* Ignore send errors: receiving reports them, after the messages that arrived before. */
 bool ddl__control_conn_flush(ddl__control_conn *conn)
 {
     while (conn->out.have && conn->fd >= 0) {
@@ -97,7 +96,7 @@ bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, c
     return true;
 }
 
-/* Pass on all complete messages; false if the bytes are not a valid message. */
+/* Pass on all complete messages. Returns false if the bytes are not a valid message. */
 static bool conn_parse(ddl__control_conn *conn, ddl__control_msg_handler *handle, void *context)
 {
     size_t at = 0;

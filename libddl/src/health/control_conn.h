@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* control_conn.h - a connection for messages about a comm. They are short and rare. They use a
- * separate connection, so they arrive even if the data path is stuck or the comm is dead. Never
- * blocks. */
+/* control_conn.h - a connection for messages about a comm. The messages are short and rare. They
+ * have a separate connection, so they arrive even if the data path is stuck or the comm is dead. No
+ * call blocks. */
 #ifndef DDL_HEALTH_CONTROL_CONN_H
 #define DDL_HEALTH_CONTROL_CONN_H
 
@@ -39,15 +39,16 @@ typedef struct ddl__control_conn {
 void ddl__control_conn_open(ddl__control_conn *conn, int fd, ddl__seal *seal);
 void ddl__control_conn_close(ddl__control_conn *conn);
 
-/* Send a message, or queue it until there is room. False if the connection has ended, or if too
- * many bytes are queued. */
+/* Send a message, or queue it until there is room. Returns false if the connection has ended, or if
+ * too many bytes are queued. */
 bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, const void *content,
                             size_t bytes);
 
-/* Send as much of the queue as possible. True if the queue is empty. */
+/* Send as much of the queue as possible. Returns true if the queue is empty. */
 bool ddl__control_conn_flush(ddl__control_conn *conn);
 
-/* Receive the data that has arrived, and pass each message to `handle`. True if any has arrived. */
+/* Receive the data that has arrived, and pass each message to `handle`. Returns true if data has
+ * arrived. */
 typedef void ddl__control_msg_handler(void *context, ddl__control_msg message,
                                       const unsigned char *content, size_t bytes);
 bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler *handle,

@@ -34,7 +34,7 @@ typedef struct message_source {
     int from;
 } message_source;
 
-/* True if another member reported this reason. */
+/* Return true if another member reported this reason. */
 static bool is_told(const char *text, size_t length)
 {
     return memmem(text, length, "(reported by ", 13);
@@ -112,9 +112,9 @@ void ddl__member_poll(ddl__health *h, int rank)
     peer->connected = false;
 }
 
-/* Report the members whose links with this rank have failed, after the comm's death. That is
- * evidence for pairs without a control connection. Without it, the survivors would try this pair
- * again. */
+/* Report the members whose links with this rank have failed, after the comm's death. The other
+ * members need this evidence for pairs without a control connection. Without it, the survivors
+ * would try this pair again. */
 static void accuse_unreachable(ddl__health *h)
 {
     for (int i = 0; h->membership->n_late && i < h->size; i++) {

@@ -3,7 +3,8 @@
  * ranks and accepts the higher ones. Most connections are dialed together with the links. The rest
  * are dialed when this rank's ddl__wireup_run is complete. The answers arrive when all ranks have
  * completed theirs. Until then the connection is parked at the peer's endpoint, and the peer's
- * ddl__wireup_run leaves it there. Members that share memory get theirs with the link. */
+ * ddl__wireup_run leaves it there. Members that share memory get their control connection with the
+ * link. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -58,8 +59,8 @@ static ddl_status check(void *health)
     return check_members(health);
 }
 
-/* The deadline of one step of a dial, and the check to call while waiting. join_lower repeats the
- * check. */
+/* Return the deadline of one step of a dial, and the check to call while waiting. join_lower
+ * repeats the check. */
 static ddl__until step_until(ddl__health *h)
 {
     return (ddl__until){limit_within(h, DDL__ADDRESS_LIMIT), check, h, NULL};
@@ -88,8 +89,8 @@ static int dial_address(ddl__health *h, const struct sockaddr *to, socklen_t len
     return fd;
 }
 
-/* Start the handshake with the peer at this address, without waiting for an answer; false with the
- * message set. */
+/* Start the handshake with the peer at this address, without waiting for an answer. Returns false,
+ * with the message set, on failure. */
 static bool dial_start_at(ddl__health *h, int peer, const struct sockaddr *to, socklen_t length)
 {
     ddl__control_dial *dial = &h->dials[peer];
@@ -131,7 +132,7 @@ static bool dial_peer(ddl__health *h, int peer)
     return started;
 }
 
-/* Wait for the answer of the peer's endpoint; false with the message set. */
+/* Wait for the answer of the peer's endpoint. Returns false, with the message set, on failure. */
 static bool dial_await_admission(ddl__health *h, ddl__control_dial *dial, ddl__seal **seal)
 {
     const ddl__job *job = ddl__endpoint_job(h->config.endpoint);
@@ -191,7 +192,7 @@ static ddl_status join_lower(ddl__health *h, int peer)
                      "%s cannot be reached for control messages: %s", h->names[peer], why);
 }
 
-/* The next higher rank that is not connected; the size if there is none. */
+/* Return the next higher rank that is not connected; the size if there is none. */
 static int next_missing(const ddl__health *h)
 {
     int rank = h->rank + 1;
@@ -398,7 +399,7 @@ void ddl__health_created(ddl__health *h)
         ddl__late_accept(h);
 }
 
-/* Read which members have left, so that this rank can report it before it leaves. */
+/* Find out which members have left, so that this rank can report it before it leaves. */
 static void poll_all(ddl__health *h)
 {
     pthread_mutex_lock(&h->detector->lock);

@@ -53,8 +53,8 @@ ddl_status ddl__health_open(ddl__health *health);
 void ddl__health_created(ddl__health *health);
 
 /* Send a leave message. When this returns, the detector no longer uses the engine. The connections
- * to members on this host stay open: their end shows that the links over shared memory have been
- * closed, or never will be. `difference` describes a difference between the members' operations
+ * to members on this host stay open. They end when the links over shared memory have been closed,
+ * or when this process ends. `difference` describes a difference between the members' operations
  * that was not reported to a caller yet, or is "". `health` may be NULL. */
 void ddl__health_close(ddl__health *health, char difference[DDL__MESSAGE_MAX]);
 
@@ -75,7 +75,7 @@ ddl_status ddl__health_check(ddl__health *health, const int *ranks, int n);
 /* Expel a member for the program's reason, which may be NULL. */
 ddl_status ddl__health_expel(ddl__health *health, int rank, const char *reason);
 
-/* The id of the comm. */
+/* Return the id of the comm. */
 ddl__digest ddl__health_comm(const ddl__health *health);
 
 /* Write the ranks that are known to be dead, ascending, at most `capacity`. Returns their number.

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* health_state.h - the internals of the failure detector, shared by its files: health.c (opening
  * and closing), detector.c (the thread, and messages), heartbeats.c (heartbeats and silence),
- * ports.c (the state machine of membership/ and its surroundings), comm_end.c (the end of the
- * comm), positions.c, last_operations.c and named_waits.c (waiting operations, by order and by
- * name), agreement.c (runs the survivors' agreement), late_control.c (connections to the leader of
- * an agreement in a sparse comm), health_report.c, flight_recorder.c, timeline.c. membership/
- * decides who is dead and which ranks continue.
+ * ports.c (connects the state machine of membership/), comm_end.c (the end of the comm),
+ * positions.c, last_operations.c and named_waits.c (waiting operations, by order and by name),
+ * agreement.c (runs the survivors' agreement), late_control.c (connections to the leader of an
+ * agreement in a sparse comm), health_report.c, flight_recorder.c, timeline.c. membership/ decides
+ * who is dead and which ranks continue.
  *
  * Design notes.
  *
@@ -28,8 +28,7 @@
  * A process that ends without a leave message may have completed its part, and data that it sent
  * still arrives. So its end fails the comm at once only if the data path waits for it (the engine
  * does that). Otherwise pending operations continue until they make no progress for GRACE. When
- * they are complete, or when none was pending, the comm ends GRACE after the process.
- */
+ * they are complete, or when none was pending, the comm ends GRACE after the process. */
 #ifndef DDL_HEALTH_HEALTH_STATE_H
 #define DDL_HEALTH_HEALTH_STATE_H
 
@@ -47,7 +46,7 @@ enum { DDL__ENDED_OK = 1, DDL__ENDED_FAILED };
 typedef struct ddl__position {
     ddl__signature last; /* the last operation by order that it has started; zero: none */
     uint32_t ended;      /* DDL__ENDED_...; 0: that operation has not ended */
-    uint32_t waiting_ms; /* if not ended: for how long it has been waiting */
+    uint32_t waiting_ms; /* time that the operation has waited, if it has not ended */
 } ddl__position;
 
 /* The state of one of a rank's operations by order. */
@@ -55,7 +54,7 @@ typedef enum ddl__stage {
     DDL__NOT_YET = 1, /* not started */
     DDL__PENDING,
     DDL__ENDED,
-    DDL__FORGOTTEN /* older than the rank's records */
+    DDL__FORGOTTEN /* no longer in the rank's records */
 } ddl__stage;
 
 typedef struct ddl__answer {
@@ -80,7 +79,7 @@ typedef struct ddl__member {
     bool heard_since_beat; /* a message has arrived since our last heartbeat */
     bool ever_heard;       /* a message has ever arrived: the member monitors us by now */
     bool suspect;
-    char *cause; /* DDL__CAUSE bytes: why it is not alive; not written before */
+    char *cause; /* DDL__CAUSE bytes: the reason why it is not alive; set when it dies */
     ddl__position position;
     int64_t position_at; /* time when that position was received */
     ddl__answer answer;
@@ -123,7 +122,7 @@ struct ddl__health {
     int64_t last_beat, next_beat;
     unsigned beats;         /* number of beats so far */
     int neighbour_beats;    /* beats between two heartbeats to a neighbour in a sparse comm */
-    int64_t position_limit; /* for how long a position that others reported is valid */
+    int64_t position_limit; /* time for which a position reported by another member is valid */
     int arrivals;           /* in a large comm: an epoll set of all connections; else -1 */
     bool eager;             /* messages are read as they arrive */
     ddl__end end;           /* recorded by ddl__health_end, for ddl__health_settle */
@@ -135,12 +134,12 @@ struct ddl__health {
     /* The first member whose process ended without a leave message. */
     int grace_rank; /* -1: none */
     int64_t died_at, moved_at, grace_poll_at;
-    /* The number of operations started before its end; values at the last check. */
+    /* The number of operations started before that process ended; values at the last check. */
     uint64_t grace_begun, grace_finished, grace_moves;
 
     ddl__stall stall;
     int64_t warned_of; /* the submission time of the last named operation that was warned about */
-    int64_t asked_of;  /* the submission time of the last one that rank 0 was asked about */
+    int64_t asked_of;  /* the same, for the last question to rank 0 */
     char name_state[DDL__NAME_STATE]; /* the answer of rank 0, or "" if there is none yet */
 
     pthread_t writer; /* writes the flight record */
@@ -214,7 +213,7 @@ void ddl__heartbeats_add(ddl__health *health, int rank);
 /* Read messages as they arrive, from now on. */
 void ddl__health_poll_eagerly(ddl__health *health);
 
-/* This rank's last operation. */
+/* Return this rank's last operation. */
 ddl__position ddl__health_position(const ddl__health *health, int64_t now);
 
 /* ---- comm_end.c; all under the lock ---- */
@@ -238,7 +237,7 @@ extern const ddl__member_ports ddl__health_ports;
 void ddl__ports_receive(ddl__health *health, int from, ddl__control_msg kind,
                         const unsigned char *content, size_t bytes);
 
-/* The reason why the comm is dead. */
+/* Return the reason why the comm is dead. */
 ddl__notice ddl__health_notice(const ddl__health *health);
 
 /* ---- last_operations.c; all under the lock ---- */
@@ -247,7 +246,7 @@ ddl__notice ddl__health_notice(const ddl__health *health);
 void ddl__operations_check(ddl__health *health, int64_t now);
 
 /* Compare the last operation that each member has reported with our operation of the same sequence.
- * True if one differs and the comm is not dead; `text` then describes both calls. */
+ * Returns true if one differs and the comm is not dead; `text` then describes both calls. */
 bool ddl__operations_compare_last(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
 /* Explain an operation that has exceeded its limit: a ddl__explain_fn, not under the lock. */
@@ -255,7 +254,8 @@ void ddl__operations_explain(void *health, const ddl__signature *operation, cons
                              char *text, size_t size);
 
 /* When this rank leaves: compare its number of operations with the numbers of members that have
- * left, or that have completed more. True if they differ; `text` describes the extra operation. */
+ * left, or that have completed more. Returns true if they differ; `text` describes the extra
+ * operation. */
 bool ddl__operations_compare_numbers(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
 /* Handle a member's ASK or ANSWER message. */
@@ -264,7 +264,7 @@ void ddl__operations_receive_ask(ddl__health *health, int from, const unsigned c
 void ddl__operations_receive_answer(ddl__health *health, int from, const unsigned char *content,
                                     size_t bytes);
 
-/* True if the member is alive and has not started our operation. */
+/* Return true if the member is alive and has not started our operation. */
 bool ddl__member_is_late(const ddl__health *health, int rank, const ddl__signature *own);
 
 /* List the ranks for which `is` returns true: "rank 2", "ranks 0-2, 5". Returns their number. */
@@ -274,7 +274,7 @@ int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *conte
 /* ---- named_waits.c; all under the lock ---- */
 
 /* Check the named operations that wait. Called with every heartbeat. Warns once about the oldest
- * one; the others usually wait for the same ranks. */
+ * operation; the others usually wait for the same ranks. */
 void ddl__names_check(ddl__health *health, int64_t now);
 
 /* Describe the ranks that have not called the oldest waiting operation with a name, like
@@ -302,7 +302,7 @@ typedef struct ddl__beat {
 size_t ddl__beat_make(const ddl__health *health, int64_t now, ddl__beat *beat);
 void ddl__beat_receive(ddl__health *health, int from, const unsigned char *content, size_t bytes);
 
-/* True if the member's position is known, and at most a few seconds old. */
+/* Return true if the member's position is known, and at most a few seconds old. */
 bool ddl__position_is_known(const ddl__health *health, int rank);
 
 /* ---- late_control.c ---- */
@@ -321,7 +321,7 @@ void ddl__late_start(ddl__health *health);
 /* Under the lock: take over the connections that were accepted. */
 void ddl__late_adopt(ddl__health *health);
 
-/* Stop dialing and accepting. Without the lock. */
+/* Stop dialing and accepting. Called without the lock. */
 void ddl__late_destroy(ddl__health *health);
 
 /* ---- flight_recorder.c ---- */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends heartbeats, reads the messages that have arrived, and measures the silence of members. Near
- * members (membership/graph.h) exchange heartbeats at every beat, other members every far_beats.
- * Silence counts from the time at which the next message is due, so near members detect a silent
- * member first and report it to all others. This also holds when the comm is dead: every message
- * then wakes a thread, and heartbeats of all pairs would slow down the creation of the next comm.
+ * members (membership/graph.h) exchange heartbeats at every beat, other members every far_beats
+ * beats. Silence counts from the time at which the next message is due, so near members detect a
+ * silent member first and report it to all others. This also holds when the comm is dead: every
+ * message then wakes a thread, and heartbeats of all pairs would slow down the creation of the next
+ * comm.
  *
  * The connections of a large comm have a separate epoll set, which is read at every beat. It shows
  * which connections have data. Heartbeats still wake no thread. */
@@ -35,7 +36,8 @@ ddl__position ddl__health_position(const ddl__health *h, int64_t now)
     return position;
 }
 
-/* The beats between two heartbeats of this pair. In a sparse comm a rank has few neighbours. */
+/* Return the beats between two heartbeats of this pair. In a sparse comm a rank has few
+ * neighbours. */
 static int member_beats(const ddl__health *h, int rank)
 {
     if (!ddl__member_is_far(h->membership, rank))
@@ -44,7 +46,7 @@ static int member_beats(const ddl__health *h, int rank)
     return few ? h->neighbour_beats : h->membership->far_beats;
 }
 
-/* The time that a member's next message may take without counting as silence. */
+/* Return the time that a member's next message may take without counting as silence. */
 static int64_t member_interval(const ddl__health *h, int rank)
 {
     return (member_beats(h, rank) - 1) * h->limits.heartbeat;
@@ -85,8 +87,8 @@ static void read_arrivals(ddl__health *h)
     }
 }
 
-/* True if it is this pair's turn. Both members get the same turns, counted from their first beat.
- */
+/* Return true if it is this pair's turn. Both members get the same turns, counted from their first
+ * beat. */
 static bool has_turn(const ddl__health *h, int rank)
 {
     unsigned turn = h->beats + (unsigned)h->rank + (unsigned)rank;

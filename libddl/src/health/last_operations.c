@@ -19,8 +19,8 @@
 #include "engine/calls/describe.h"
 #include "health/health_state.h"
 
-/* When all other ranks have ended the operation, no more data will arrive after this many rounds
- * without progress. */
+/* When all other ranks have ended the operation, and after this many rounds without progress, no
+ * more data will arrive. */
 enum { IDLE_ROUNDS = 5 };
 
 static uint32_t sequence_of(const ddl__signature *signature)
@@ -28,7 +28,7 @@ static uint32_t sequence_of(const ddl__signature *signature)
     return (uint32_t)(signature->words[0] >> 32);
 }
 
-/* True if a sequence comes before another one. Sequences wrap. */
+/* Return true if a sequence comes before another one. Sequences wrap. */
 static bool sequence_before(uint32_t one, uint32_t other)
 {
     return (int32_t)(one - other) < 0;
@@ -93,7 +93,8 @@ typedef struct question {
     ddl__signature own, chosen;
 } question;
 
-/* The operation that the rank has called with this sequence; NULL if it is none or unknown. */
+/* Return the operation that the rank has called with this sequence; NULL if there is none or it is
+ * unknown. */
 static const ddl__signature *operation_called(const question *q, int rank)
 {
     const ddl__answer *answer = &q->health->members[rank].answer;
@@ -111,7 +112,7 @@ static bool has_called_chosen(const void *context, int rank)
     return signature && ddl__signatures_agree(signature, &q->chosen);
 }
 
-/* The first rank whose operation differs from the n chosen ones; -1 if there is none. */
+/* Return the first rank whose operation differs from the n chosen ones; -1 if there is none. */
 static int find_different(question *q, const ddl__signature *chosen, int n)
 {
     for (int rank = 0; rank < q->health->size; rank++) {
@@ -161,8 +162,9 @@ static bool find_difference(ddl__health *h, question *q)
     return true;
 }
 
-/* True if the rank has ended this operation, as far as this rank knows. Other members would report
- * a member without a control connection that has not (positions.c). */
+/* Return true if the rank has ended this operation, as far as this rank knows. A member without a
+ * control connection counts as having ended it unless other members report otherwise
+ * (positions.c). */
 static bool has_ended(const question *q, int rank)
 {
     const ddl__member *member = &q->health->members[rank];
@@ -343,7 +345,8 @@ static void warn_stalled(const ddl__health *h, const ddl__record *record, int64_
              n ? ranks : "", what);
 }
 
-/* True if the member is late, and its known position is newer than the start of our operation. */
+/* Return true if the member is late, and its known position is newer than the start of our
+ * operation. */
 static bool is_missing_since(const void *context, int rank)
 {
     const lateness *l = context;

@@ -9,7 +9,7 @@
  * One thread for each dead comm dials (dial_leaders). It dials the next leader when a leader dies,
  * and, after a pause, when a leader leaves, because usually all members leave then. It holds no
  * lock while it dials. At the leader, the endpoint passes connections under its own lock
- * (take_connection). They are only added to a list, guarded by `lock`, which comes last. The
+ * (take_connection). They are only added to a list, guarded by `lock`, which is taken last. The
  * detector's thread takes them from the list (ddl__late_adopt), answers, and owns them afterwards.
  *
  * A leader that cannot be reached, or does not answer, is declared dead, by this rank's own
@@ -19,8 +19,8 @@
  *
  * If the leader's host does not answer, the network may be cut. Dialing every rank beyond the cut
  * in turn would take seconds for each. So the ranks that would lead next are tried at the same time
- * (connect/wireup/reach.h), more and more of them as long as none answers. The ranks before the
- * first one that answers are declared dead like the leader, each after its own time. */
+ * (connect/wireup/reach.h), and more of them in each round, as long as none answers. The ranks
+ * before the first one that answers are declared dead like the leader, each after its own time. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ typedef struct ddl__late {
     pthread_t thread;
     bool accepts, started, stop; /* guarded by the detector's lock, like the next two fields */
     int leader;                  /* the rank that the thread dials */
-    int64_t since;               /* the start of dialing it */
+    int64_t since;               /* the time when this rank started to dial the leader */
 
     /* Only the thread uses the fields below. */
     int64_t silent_since;   /* since this time, no address of the leader has answered */
@@ -130,7 +130,8 @@ static void adopt(ddl__health *h, ddl__accepted *accepted)
     ddl__answer_prove(job, &accepted->session, DDL__AUTH_MEMBER, &answer);
     if (ddl__send_all(accepted->fd, &answer, sizeof answer, ddl__now()) && status == DDL_OK) {
         int from = (int)accepted->hello.from;
-        ddl__control_conn_close(&h->members[from].conn); /* the member has given up the old one */
+        ddl__control_conn_close(&h->members[from].conn); /* the member has given up the old
+                                                          * connection */
         member_connect(h, from, accepted->fd, seal, DDL__DIALED);
         accepted->fd = -1;
     } else {
@@ -156,7 +157,7 @@ void ddl__late_adopt(ddl__health *h)
 
 /* -------------------------------------------------------------------------------------- dialing */
 
-/* True if dialing should continue. */
+/* Return true if dialing should continue. */
 static bool dial_goes_on(void *context)
 {
     ddl__late *late = context;
@@ -178,7 +179,7 @@ static bool answers(const void *context, int rank)
     return false;
 }
 
-/* True if no address has answered. */
+/* Return true if no address has answered. */
 static bool is_silent(ddl_status status, const ddl__dial_attempt *d)
 {
     return status == DDL_EUNREACHABLE && d->error == EHOSTUNREACH;
@@ -226,7 +227,7 @@ static void drop_candidates(ddl__late *late)
     late->n_candidates = 0;
 }
 
-/* Under the lock: true if the member may lead next and must be dialed. */
+/* Under the lock: return true if the member may lead next and must be dialed. */
 static bool is_candidate(const ddl__late *late, int rank)
 {
     const ddl__member *member = &late->health->members[rank];
@@ -284,8 +285,8 @@ static void settle_candidates(ddl__late *late)
     }
 }
 
-/* Under the lock: the time when this rank first tried the leader, if no address of it answers; else
- * now. */
+/* Under the lock: return the time when this rank first tried the leader, if no address of it
+ * answers; else now. */
 static int64_t find_silence(const ddl__late *late)
 {
     for (int i = 0; i < late->n_candidates; i++)

@@ -10,8 +10,8 @@
 #include "health/health_state.h"
 #include "membership/graph.h"
 
-/* True if one position is behind the other. An ended operation is further than a pending one.
- * Sequences wrap. */
+/* Return true if one position is behind the other. An ended operation is further than a pending
+ * one. Sequences wrap. */
 static bool is_behind(const ddl__position *one, const ddl__position *other)
 {
     uint32_t a = (uint32_t)(one->last.words[0] >> 32), b = (uint32_t)(other->last.words[0] >> 32);

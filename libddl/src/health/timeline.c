@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes all operations of a comm to the folder $DDL_TIMELINE_DIR as they end. The driver writes
- * them to the flight recorder, which has room for the last ones only, so a separate thread copies
- * the new ones every PERIOD. A process that is killed leaves a file that lacks its end and the
- * operations of the last period. */
+ * them to the flight recorder, which has room for the last operations only, so a separate thread
+ * copies new operations every PERIOD. A process that is killed leaves a file that lacks its end and
+ * the operations of the last period. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

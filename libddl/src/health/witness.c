@@ -26,7 +26,7 @@ _Static_assert(sizeof(record) == 24, "the launcher's format");
 
 enum { CONTINUED = 16 };
 
-/* The attempts by which a process may have continued without members of comms. */
+/* The attempt by which a process may have continued without members of a comm. */
 typedef struct continued {
     uint64_t comm, attempt;
 } continued;
@@ -53,7 +53,7 @@ static bool witness_send(const ddl__witness *w, const char type[8], ddl__digest 
     return send(w->fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof r;
 }
 
-/* Connect to the socket of this name, which must belong to our user; -1 with errno. */
+/* Connect to the socket of this name, which must belong to our user. Returns -1 with errno. */
 static int witness_dial(const char *name)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};

@@ -22,26 +22,27 @@
 
 typedef struct ddl__witness ddl__witness;
 
-/* Register this endpoint with the launcher. NULL if `name` is NULL, or, after a warning, if there
- * is no connection: the library works without a witness. */
+/* Register this endpoint with the launcher. Returns NULL if `name` is NULL, or, after a warning, if
+ * there is no connection: the library works without a witness. */
 ddl__witness *ddl__witness_open(const ddl__digest *endpoint, const char *name);
 
 /* Unregister the endpoint. `witness` may be NULL. */
 void ddl__witness_close(ddl__witness *witness);
 
-/* A descriptor that is readable when a record has arrived; -1 once the launcher has exited. */
+/* Return a descriptor that is readable when a record has arrived; -1 once the launcher has
+ * exited. */
 int ddl__witness_fd(const ddl__witness *witness);
 
 /* Report that this process may continue in the next comm, on which this comm's survivors agreed in
  * this attempt. `witness` may be NULL. */
 void ddl__witness_continues(const ddl__witness *witness, const ddl__digest *comm, uint32_t attempt);
 
-/* Take the next endpoint whose process has ended; false if there is none. */
+/* Take the next endpoint whose process has ended. Returns false if there is none. */
 bool ddl__witness_next(ddl__witness *witness, ddl__digest *ended);
 
-/* True if the process of this endpoint is among the last processes reported as ended. Stores the
- * last attempt by which it may have continued without members of the comm; 0: none. `witness` may
- * be NULL. */
+/* Return true if the process of this endpoint is among the last processes reported as ended. Stores
+ * the last attempt by which it may have continued without members of the comm; 0: none. `witness`
+ * may be NULL. */
 bool ddl__witness_saw(const ddl__witness *witness, const ddl__digest *endpoint,
                       const ddl__digest *comm, uint32_t *attempt);
 

@@ -5,15 +5,15 @@
  * the lowest rank that it believes alive, and accuses the ranks that it believes dead. A leader
  * decides once all ranks that it believes alive follow it: its VERDICT is the list of survivors. If
  * one rank accuses another, and the leader has not found the accused rank dead within
- * DDL__EVIDENCE_LIMIT, the leader leaves out the rank with the most such disputes. If a single rank
- * is cut off from the others, this is the rank that is left out, and not the others. If it is the
- * leader itself, it resigns by an empty VERDICT, and its followers agree under the next leader. It
- * knows that by VOUCH: a follower reports ranks that the leader has lost, and that have joined. A
- * rank that follows another leader is left out, too. Two leaders cannot both be followed by all
- * ranks that they believe alive.
+ * DDL__EVIDENCE_LIMIT, the leader leaves out the rank with the most such disputes. So if a single
+ * rank is cut off from the others, that rank is left out, not the others. If the leader itself is
+ * cut off, it resigns by an empty VERDICT, and its followers agree under the next leader. VOUCH
+ * shows that a leader is cut off: a follower reports ranks that the leader has lost and that have
+ * joined. A rank that follows another leader is left out, too. Two leaders cannot both be followed
+ * by all ranks that they believe alive.
  *
- * Then the ranks of the list create their comm. If one dies meanwhile, the creation has failed
- * (ddl__agreement_lost), and another attempt follows. Attempts are numbered, and a rank that
+ * Then the ranks of the list create their comm. If one of them dies meanwhile, the creation has
+ * failed (ddl__agreement_lost), and another attempt follows. Attempts are numbered, and a rank that
  * receives a higher number joins that attempt. A rank that has created its comm sends DONE. When
  * all have sent DONE, it sends DONE (committed) and returns the comm. So when one rank returns the
  * comm of an attempt, all others of the list have created it, too, and are notified that it counts.
@@ -21,10 +21,10 @@
  *
  * The survivors must be a majority of the ranks that may be alive, or half of them including the
  * lowest. So if a network is cut in two, at most one side continues. A rank whose process is known
- * to have ended does not count (members.c lists the evidence). If that could decide the vote, the
- * leader waits for a witness. The comm of an abandoned attempt is closed with EXPEL, not with
- * LEAVE. Otherwise a member that has created it, and was abandoned with it, would not count the
- * ranks that continued.
+ * to have ended does not count (members.c lists the evidence). If evidence of a rank's end could
+ * decide the vote, the leader waits for a witness. The comm of an abandoned attempt is closed with
+ * EXPEL, not with LEAVE. Otherwise a member that has created it, and was abandoned with it, would
+ * not count the ranks that continued.
  *
  * In a sparse comm (graph.h), all ranks connect to the lowest rank that they believe alive
  * (leader.c). So a leader receives messages from all ranks that may follow it, and all receive
@@ -96,7 +96,8 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
         if (message->flag && message->attempt != m->created_attempt) /* abandoned by this rank */
             ddl__member_mark_continues(m, from, now);
         else if (message->flag)
-            broadcast_done(m, message->attempt, true); /* before any report that a rank leaves */
+            broadcast_done(m, message->attempt, true); /* sent before any report that a rank
+                                                        * leaves */
     }
 }
 
@@ -118,7 +119,7 @@ void ddl__agreement_send_standing(ddl__membership *m, int to)
 
 /* -------------------------------------------------------------------------------- the survivors */
 
-/* True if the survivors may continue; see the design notes. */
+/* Return true if the survivors may continue; see the design notes. */
 static bool is_majority(const ddl__membership *m, const unsigned char *live, int64_t now)
 {
     int possible = 0, surviving = 0, lowest = -1;
@@ -146,14 +147,14 @@ static void find_dead(const ddl__membership *m, unsigned char *dead)
             ddl__set_add(dead, rank);
 }
 
-/* True if a rank that this leader has lost may be alive, and continue. */
+/* Return true if a rank that this leader has lost may be alive, and continue. */
 static bool can_continue(const ddl__membership *m, int rank)
 {
     const ddl__peer *peer = &m->peers[rank];
     return (peer->state == DDL__DISCONNECTED || peer->state == DDL__SILENT) && !peer->by_report;
 }
 
-/* A rank that the leader still waits for; -1 if there is none. */
+/* Return a rank that the leader still waits for; -1 if there is none. */
 static int not_joined(const ddl__membership *m)
 {
     for (int rank = 0; rank < m->size; rank++) {
@@ -188,7 +189,7 @@ static int find_most_disputed(const ddl__membership *m)
     return found;
 }
 
-/* Leave out of a set the rank with the most disputes, until there are no disputes. */
+/* Remove the rank with the most disputes from the set, until there are no disputes. */
 static void settle(ddl__membership *m, unsigned char *live)
 {
     for (int rank = 0; rank < m->size; rank++)
@@ -216,7 +217,8 @@ static void decide(ddl__membership *m, unsigned char *live)
     settle(m, live);
 }
 
-/* True if a rank that follows this leader has not lost this rank, which this leader has lost. */
+/* Return true if a follower of this leader has not lost the rank `lost`, which the leader has
+ * lost. */
 static bool is_unseen(const ddl__membership *m, int lost)
 {
     for (int rank = 0; rank < m->size; rank++)
@@ -234,7 +236,7 @@ static int count(const ddl__membership *m, const unsigned char *set)
     return n;
 }
 
-/* True if a follower vouches for the rank, and has not lost it since. */
+/* Return true if a follower vouches for the rank, and has not lost it since. */
 static bool is_vouched(const ddl__membership *m, int lost)
 {
     for (int rank = 0; m->peers[lost].vouched == m->gathering && rank < m->size; rank++)
@@ -244,10 +246,11 @@ static bool is_vouched(const ddl__membership *m, int lost)
     return false;
 }
 
-/* Record if this leader is cut off: without it, more than `least` ranks can continue. It votes on
- * itself, and on the ranks that it has lost and for which a follower vouches. A leader that has
- * ever created a comm of this agreement does not resign, because it may continue in that comm. A
- * leader that has resigned never shrinks again. So `done` and `left_out` must never be reset. */
+/* Record if this leader is cut off: without it, more than `least` ranks can continue. The vote
+ * includes the leader itself, and the ranks that it has lost and for which a follower vouches. A
+ * leader that has ever created a comm of this agreement does not resign, because it may continue in
+ * that comm. A leader that has resigned never shrinks again. So `done` and `left_out` must never be
+ * reset. */
 static bool is_cut_off(ddl__membership *m, int least, int64_t now)
 {
     ddl__peer *self = &m->peers[m->rank];
@@ -372,7 +375,7 @@ static ddl__agreement_step give_up(ddl__membership *m)
     return fail(m, DDL__FAILURE_NO_MAJORITY, -1);
 }
 
-/* True if a rank accuses another one, and this leader believes both alive. */
+/* Return true if a rank accuses another one, and this leader believes both alive. */
 static bool is_disputed(const ddl__membership *m)
 {
     for (int rank = 0; rank < m->size; rank++)
@@ -382,10 +385,10 @@ static bool is_disputed(const ddl__membership *m)
     return false;
 }
 
-/* True if a rank that follows this leader has not lost a rank that this leader has lost. The lost
- * rank may be alive, and this leader cut off from it. If this leader has created the last comm, the
- * lost rank may also have committed that. Its message may be on its way to the other rank, which
- * would continue in that comm. */
+/* Return true if this leader has lost a rank that a follower has not lost. The lost rank may be
+ * alive, and this leader cut off from it. If this leader has created the last comm, the lost rank
+ * may have committed that comm. The message about this may be on its way to the follower, which
+ * would then continue in that comm. */
 static bool is_loss_unseen(const ddl__membership *m)
 {
     bool votes = !ddl__is_sparse(m->size);
@@ -397,7 +400,8 @@ static bool is_loss_unseen(const ddl__membership *m)
     return false;
 }
 
-/* True while evidence about a rank's death may be on its way to this leader or to its followers. */
+/* Return true while evidence about a rank's death may be on its way to this leader or to its
+ * followers. */
 static bool awaits_news(ddl__membership *m, int64_t now)
 {
     if (!is_disputed(m) && !is_loss_unseen(m))
@@ -454,13 +458,13 @@ bool ddl__agreement_has(const ddl__membership *m, int rank)
     return ddl__set_has(ddl__verdict(m, m->rank), rank);
 }
 
-/* True if the member has created the comm of the current attempt. */
+/* Return true if the member has created the comm of the current attempt. */
 static bool has_done(const ddl__membership *m, int rank)
 {
     return m->peers[rank].done >= m->attempt && !m->peers[rank].may_continue;
 }
 
-/* True if the rank accuses a survivor. */
+/* Return true if the rank accuses a survivor. */
 static bool accuses_survivor(const ddl__membership *m, int rank)
 {
     const unsigned char *list = ddl__verdict(m, m->rank), *accused = ddl__accused(m, rank);

@@ -83,7 +83,7 @@ ddl__creation_end ddl__creation_reason(const ddl__creation *c, ddl_status status
                                     : (ddl__creation_end){status, own_rank, own_number};
 }
 
-/* True if a member that fails with this status may try again: it is late, or superseded. */
+/* Return true if a member that fails with this status may try again: it is late, or superseded. */
 static bool may_come(ddl_status status)
 {
     return status == DDL_ETIMEDOUT || status == DDL_EEXPIRED || status == DDL__SUPERSEDED;

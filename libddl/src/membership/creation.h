@@ -20,12 +20,13 @@
 
 #include "base/status.h"
 
-/* The number of the next creation. `used` is the highest number that this member has used or knows
- * to be too low. `seen` is the highest number of the members that wait here for an answer, or 0. */
+/* Return the number of the next creation. `used` is the highest number that this member has used or
+ * knows to be too low. `seen` is the highest number of the members that wait here for an answer, or
+ * 0. */
 uint32_t ddl__creation_propose(uint32_t used, uint32_t seen);
 
-/* The new value of `used` after a member was seen at creation `number`, which may still be joined.
- */
+/* Return the new value of `used` after a member was seen at creation `number`, which may still be
+ * joined. */
 uint32_t ddl__creation_raise(uint32_t used, uint32_t number);
 
 /* The reaction of a member at creation `own` to a peer that connects for creation `theirs`.
@@ -38,7 +39,7 @@ typedef enum ddl__creation_verdict {
 } ddl__creation_verdict;
 ddl__creation_verdict ddl__creation_judge(uint32_t own, uint32_t theirs, bool is_missing);
 
-/* True if a member that failed at creation `failed` will not join creation `own` either. */
+/* Return true if a member that failed at creation `failed` will not join creation `own` either. */
 bool ddl__creation_concerns(uint32_t failed, uint32_t own);
 
 /* The cause of an attempt's end. If there are several, the first in this order counts. */
@@ -63,7 +64,7 @@ typedef struct ddl__creation_end {
 
 /* One attempt. */
 typedef struct ddl__creation {
-    uint32_t number;       /* in its family; 0: the comm's tag makes it unique */
+    uint32_t number;       /* its number in the family; 0: the comm's tag makes it unique */
     bool is_witnessed;     /* its members have another comm, which detects their deaths */
     int64_t deadline;      /* deadline of the call */
     int64_t doubted_until; /* after a loss: deadline for a fact that explains it; otherwise 0 */
@@ -87,17 +88,17 @@ unsigned ddl__creation_handle(ddl__creation *c, ddl__creation_cause cause,
 /* Handle a member's answer to the hello of this attempt. `theirs` is its number if it refused. */
 unsigned ddl__creation_handle_answer(ddl__creation *c, ddl_status answer, uint32_t theirs);
 
-/* True if another member has ended the attempt, so this member has not failed by itself. */
+/* Return true if another member has ended the attempt, so this member has not failed by itself. */
 bool ddl__creation_is_told(const ddl__creation *c);
 
-/* True if a failure with this status may have a reason that is not known yet. */
+/* Return true if a failure with this status may have a reason that is not known yet. */
 bool ddl__creation_is_doubtful(const ddl__creation *c, ddl_status status);
 
-/* True if the call's deadline has passed, not only the limit of the doubt. */
+/* Return true if the call's deadline has passed, not only the limit of the doubt. */
 bool ddl__creation_is_late(const ddl__creation *c, int64_t now);
 
-/* The reason with which this member closes its links. `own_rank` is its rank, `own_number` the
- * number of its attempt at its endpoint. */
+/* Return the reason with which this member closes its links. `own_rank` is its rank, `own_number`
+ * the number of its attempt at its endpoint. */
 ddl__creation_end ddl__creation_reason(const ddl__creation *c, ddl_status status, int own_rank,
                                        uint32_t own_number);
 
@@ -110,11 +111,11 @@ typedef enum ddl__creation_audience {
 ddl__creation_audience ddl__creation_audience_of(const ddl__creation *c, ddl_status status,
                                                  bool is_linked);
 
-/* True if the connections that wait for an answer are kept after an attempt that ended with
+/* Return true if the connections that wait for an answer are kept after an attempt that ended with
  * `status`: the next attempt then answers with its number. Otherwise they are closed. */
 bool ddl__creation_keeps_waiting(const ddl__creation *c, ddl_status status);
 
-/* True if another attempt follows an attempt that ended with `status`. */
+/* Return true if another attempt follows an attempt that ended with `status`. */
 bool ddl__creation_begins_again(ddl_status status, int64_t now, int64_t deadline);
 
 #endif

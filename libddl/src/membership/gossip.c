@@ -56,16 +56,16 @@ void ddl__gossip_lost(ddl__membership *m, int rank)
                                   .silent_ms = (uint32_t)(peer->silent_ns / DDL__MS)});
 }
 
-/* True if two ranks' reports about a third one prove more than one broken network between two
- * hosts. */
+/* Return true if two ranks' reports about a third one prove more than one broken network between
+ * two hosts. */
 static bool is_sufficient(const ddl__membership *m, int one, int other, int rank)
 {
     uint64_t a = m->ports->network(m->context, one), b = m->ports->network(m->context, other);
     return a != b || !a || a == m->ports->network(m->context, rank);
 }
 
-/* Record the first reporter, and then the first one that makes the reports sufficient. False if the
- * report adds nothing. */
+/* Record the first reporter, and then the first one that makes the reports sufficient. Returns
+ * false if the report adds nothing. */
 static bool add_reporter(const ddl__membership *m, ddl__peer *peer, const ddl__member_msg *l)
 {
     if (peer->n_reporters && ddl__member_is_dead(m, peer->reporters[0]))

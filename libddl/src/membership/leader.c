@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The leader of the agreement in a sparse comm, where most pairs have no control connection: every
- * rank opens one to the lowest rank that it believes alive.
+/* Connects ranks to the leader of the agreement in a sparse comm. There most pairs have no control
+ * connection, so every rank opens one to the lowest rank that it believes alive.
  *
  * A leader that cannot be reached, or does not answer, is declared dead, by this rank's own
  * evidence. The limit is shorter if other ranks have lost it, too, or if its host refuses the

@@ -25,7 +25,7 @@
  * created, because a rank reports that before it sends DONE.
  *
  * The failure detector closes a unix socket only after a last message, DDL__LEAVE or DDL__EXPEL,
- * for which it makes room. So if the socket ends without one, the process has ended.
+ * for which it makes room. So if the socket ends without a last message, the process has ended.
  *
  * In all cases the comm ends in the same way and equally soon. The evidence only decides which
  * ranks may continue. docs/reliability.md has this table with the time bounds. */
@@ -36,7 +36,7 @@
 /* After this many intervals without a heartbeat, the member's process may be stopped. */
 enum { BEATS = 3 };
 
-/* The offset of the ranks for GONE, after the members and the sets. */
+/* Return the offset of the ranks for GONE, after the members and the sets. */
 static size_t gone_at(size_t n)
 {
     size_t sets = (3 * n + 1) * ((n + 7) / 8);
@@ -121,7 +121,7 @@ void ddl__member_mark_dead(ddl__membership *m, int rank, ddl__member_state state
     ddl__peer *peer = &m->peers[rank];
     peer->cause = (unsigned char)cause->kind;
     peer->state = (unsigned char)state;
-    m->disputed_until = 0; /* news of this death may be on its way */
+    m->disputed_until = 0; /* evidence of this death may be on its way */
     m->n_deaths++;
     if (peer->silent_ns > m->detection_ns)
         m->detection_ns = peer->silent_ns;
@@ -270,7 +270,7 @@ void ddl__member_launcher_confirm(ddl__membership *m, int rank, uint32_t attempt
     }
 }
 
-/* True if a connected neighbour of the rank would report that the rank had left the comm. */
+/* Return true if a connected neighbour of the rank would report that the rank had left the comm. */
 static bool may_hear_of(const ddl__membership *m, int rank)
 {
     for (int i = 0; i < m->size; i++)

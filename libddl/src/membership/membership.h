@@ -16,7 +16,7 @@
 
 #include "ddl/ddl.h"
 
-/* The messages about a comm. The values are the protocol's. */
+/* The messages about a comm, and their contents. The values are part of the protocol. */
 typedef enum ddl__control_msg {
     DDL__HEARTBEAT = 1, /* the sender is alive; its last operation */
     DDL__LEAVE,         /* the sender has destroyed the comm; its last operation */
@@ -75,8 +75,9 @@ typedef struct ddl__cause {
 typedef struct ddl__member_msg {
     ddl__control_msg kind;
     int rank, by;        /* CONFIRM, EXPELLED, LOST, GONE, VOUCH: the subject; the reporter */
-    uint32_t attempt;    /* JOIN, VERDICT, DONE, VOUCH: the message's; GONE: the last attempt that
-                            `rank` has joined; CONFIRM: the last whose comm `rank` has created */
+    uint32_t attempt;    /* JOIN, VERDICT, DONE, VOUCH: the current attempt; GONE: the last attempt
+                          * that `rank` has joined; CONFIRM: the last whose comm `rank` has
+                          * created */
     int leader;          /* JOIN */
     uint32_t silent_ms;  /* LOST */
     unsigned char state; /* LOST: a ddl__member_state */
@@ -119,7 +120,7 @@ typedef struct ddl__member_ports {
     void (*end)(void *context, const ddl__comm_end *end);
     /* Report to the launcher that this rank may continue in the comm of this attempt. */
     void (*continues)(void *context, uint32_t attempt);
-    /* Facts about members. True if some members have no connection to this one. */
+    /* Return true if some members have no connection to this member. */
     bool (*has_late_pairs)(void *context, int rank);
     uint64_t (*network)(void *context, int rank); /* the network of its host; 0: unknown */
 } ddl__member_ports;
@@ -131,7 +132,7 @@ typedef struct ddl__peer {
     bool late;            /* it has a control connection only if an agreement needs one */
     bool is_new;          /* no message has arrived over its late connection so far */
     bool confirmed;       /* a witness has reported the end of its process */
-    bool expelled;        /* a program has expelled it; in our own entry: this rank */
+    bool expelled;        /* a program has expelled it; in our own entry: has expelled this rank */
     bool may_continue;    /* it expelled us, or left after we declared it dead: it may have
                              continued with other ranks, which may still run after its end */
     bool resigned;        /* it led the agreement, was cut off, and never continues */
@@ -141,15 +142,17 @@ typedef struct ddl__peer {
     int reporters[2];           /* ranks that have declared it dead; see gossip.c */
     int64_t silent_ns;          /* time for which it has been silent */
     int64_t confirmed_at;       /* when the launcher confirmed the end of its process */
-    uint32_t confirmed_attempt; /* by a witness: the last attempt whose comm it had created */
+    uint32_t confirmed_attempt; /* according to a witness: the last attempt whose comm it had
+                                 * created */
 
-    /* From its messages in the survivors' agreement: the last attempts that it has joined, decided,
-     * created, and known to be created by all; and the leader that it follows. */
+    /* The last attempts that the member has joined, decided and created, and that it knows to be
+     * created by all, according to its messages in the agreement. Also the `leader` that it
+     * follows. */
     uint32_t joined, decided, done, committed;
     uint32_t vouched;    /* on a leader that has lost the member: the attempt in which followers
                             vouched for it */
     uint32_t vouched_at; /* on a follower: the attempt in which it has vouched for the member, and
-                            the leader to which */
+                          * the leader that received the VOUCH */
     int vouched_to;
     int leader;
     int disputes; /* while a leader decides: the number of ranks that it accuses or that accuse it;
@@ -199,17 +202,18 @@ typedef struct ddl__membership {
 
 /* ---- members.c ---- */
 
-/* The size in bytes of the block for a comm of this size. The block must be zero at first. */
+/* Return the size in bytes of the block for a comm of this size. The block must be zero at
+ * first. */
 size_t ddl__membership_bytes(int size);
 
-/* Prepare a block that is zero. The caller sets the intervals, and which peers are late and
+/* Initialise a zeroed block. The caller sets the intervals, and which peers are late and
  * connected. */
 void ddl__membership_init(ddl__membership *m, const ddl__member_ports *ports, void *context,
                           int rank, int size);
 
 bool ddl__member_is_dead(const ddl__membership *m, int rank);
 
-/* The lowest rank that is believed alive. */
+/* Return the lowest rank that is believed alive. */
 int ddl__lowest_alive(const ddl__membership *m);
 
 /* Handle a message of a member. The caller reads the operations in GONE and LEAVE. */
@@ -264,10 +268,10 @@ void ddl__member_connected(ddl__membership *m, int rank);
 
 /* ---- gossip.c: see the design notes there ---- */
 
-/* True if this rank forwards messages to that one. */
+/* Return true if this rank forwards messages to `rank`. */
 bool ddl__gossip_reaches(const ddl__membership *m, int rank);
 
-/* True if the two exchange heartbeats less often than at every beat. */
+/* Return true if this rank and `rank` do not exchange heartbeats at every beat. */
 bool ddl__member_is_far(const ddl__membership *m, int rank);
 
 /* Send all members the list of ranks that have left since the last call. */
@@ -286,7 +290,7 @@ typedef enum ddl__dialed {
     DDL__DIALED_FAILED      /* anything else */
 } ddl__dialed;
 
-/* The time to dial the leader, given the result of the last attempt. */
+/* Return how long to dial the leader, given the result of the last attempt. */
 int64_t ddl__leader_limit(const ddl__membership *m, int leader, ddl__dialed result);
 
 /* Handle the result of an attempt to dial the leader, which has been dialed for `elapsed`. `text`
@@ -303,14 +307,14 @@ void ddl__leader_connected(ddl__membership *m, int leader);
 /* Declare dead a rank that would lead next, because it does not answer either. */
 void ddl__leader_unreachable(ddl__membership *m, int rank, const char *text, int64_t now);
 
-/* The answer to a late connection of rank `from`: DDL_OK; DDL_EPEER if it was declared dead;
+/* Return the answer to a late connection of rank `from`: DDL_OK; DDL_EPEER if it was declared dead;
  * DDL_EMINORITY if the survivors have decided without it; DDL_EREFUSED if it has a connection. */
 ddl_status ddl__leader_answer(const ddl__membership *m, int from);
 
 /* If this rank leads: add `elapsed` to the time for which a late member has not connected to it. */
 void ddl__leader_check_silence(ddl__membership *m, int rank, int64_t elapsed, int64_t now);
 
-/* True if this rank has the next comm, and no longer needs a leader. */
+/* Return true if this rank has the next comm, and no longer needs a leader. */
 bool ddl__leader_is_unneeded(const ddl__membership *m);
 
 /* ---- agreement.c ---- */
@@ -328,7 +332,7 @@ typedef enum ddl__agreement_failure {
     DDL__FAILURE_EXPELLED,
     DDL__FAILURE_LEFT_OUT,
     DDL__FAILURE_NO_MAJORITY,
-    DDL__FAILURE_CUT_OFF, /* it has lost ranks that the others reach, and is left out for it */
+    DDL__FAILURE_CUT_OFF, /* it has lost ranks that others can reach, so they leave it out */
     DDL__FAILURE_LATE,    /* *rank has not shrunk the comm in time; -1: unknown member */
     DDL__FAILURE_CREATION /* this rank could not create the comm */
 } ddl__agreement_failure;
@@ -349,11 +353,11 @@ ddl__agreement_step ddl__agreement_created(ddl__membership *m, bool created, boo
 
 ddl__agreement_failure ddl__agreement_why(const ddl__membership *m, int *rank);
 
-/* Return the member because of which the current creation cannot succeed, or -1 if there is none.
- * It is this rank if this rank was expelled. */
+/* Return a member that makes the current creation impossible, or -1 if there is none. It is this
+ * rank if this rank was expelled. */
 int ddl__agreement_lost(const ddl__membership *m);
 
-/* True if the rank is in the list of survivors of the current attempt. */
+/* Return true if the rank is in the list of survivors of the current attempt. */
 bool ddl__agreement_has(const ddl__membership *m, int rank);
 
 #endif

@@ -29,19 +29,20 @@ static inline unsigned char *ddl__set_at(const ddl__membership *m, int number)
     return (unsigned char *)m + m->sets_at + (size_t)number * m->set_bytes;
 }
 
-/* The set of ranks that this rank accuses. Our own entry is the set in the last JOIN. */
+/* Return the set of ranks that this rank accuses. Our own entry is the set in the last JOIN. */
 static inline unsigned char *ddl__accused(const ddl__membership *m, int rank)
 {
     return ddl__set_at(m, 3 * rank);
 }
 
-/* The set of survivors in this rank's verdict. Our own entry is the set of the current attempt. */
+/* Return the set of survivors in this rank's verdict. Our own entry is the set of the current
+ * attempt. */
 static inline unsigned char *ddl__verdict(const ddl__membership *m, int rank)
 {
     return ddl__set_at(m, 3 * rank + 1);
 }
 
-/* The followers that vouch for a rank that this leader has lost. */
+/* Return the followers that vouch for a rank that this leader has lost. */
 static inline unsigned char *ddl__vouchers(const ddl__membership *m, int rank)
 {
     return ddl__set_at(m, 3 * rank + 2);

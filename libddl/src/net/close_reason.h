@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* close_reason.h - the reason with which a member closes its links when its comm has ended. All
- * members that read it fail alike. */
+ * members that read it fail in the same way. */
 #ifndef DDL_NET_CLOSE_REASON_H
 #define DDL_NET_CLOSE_REASON_H
 

@@ -24,10 +24,11 @@
  * allowed; and the length from which memcpy must not be used for shared memory (reduce.h). */
 enum { DDL__LINK_SHORT = 608, DDL__COPY_MINIMUM = 2 * 1024 };
 
-/* The type of memcpy. */
+/* The type of copy functions such as memcpy. */
 typedef void ddl__link_copy_fn(void *dst, const void *src, size_t bytes);
 
-/* Equal on both ends of a correct program. Links only compare it. */
+/* The signature of a span, equal on both ends in a correct program. Links only compare
+ * signatures. */
 typedef struct ddl__signature {
     uint64_t words[2];
 } ddl__signature;
@@ -42,7 +43,7 @@ typedef enum ddl__link_state {
 
 typedef enum ddl__link_pending {
     DDL__LINK_SENDING, /* the link may still use user memory */
-    DDL__LINK_UNREAD,  /* the peer has yet to release spans in memory of the link */
+    DDL__LINK_UNREAD,  /* the peer still has to release spans in memory of the link */
     DDL__LINK_DRAINED
 } ddl__link_pending;
 
@@ -79,7 +80,7 @@ typedef struct ddl__link_ops {
     /* Publish the result that was stored in borrowed memory. Return false while there is no room.
      */
     bool (*give_back)(ddl__link *link, size_t bytes, const ddl__signature *signature);
-    /* Send what is queued. Return the state of everything sent so far. */
+    /* Send the queued data. Return the state of everything sent so far. */
     ddl__link_pending (*flush)(ddl__link *link);
 
     /* Return true if there is a next span. It must be peeked at with the returned length and
@@ -100,7 +101,7 @@ typedef struct ddl__link_ops {
      * more spans arrive. */
     bool (*release)(ddl__link *link);
     /* Announce that the driver is going to sleep (true) or is awake. A peer that publishes to a
-     * sleeper makes link->fd readable; so does one that releases a span, if there was no room or
+     * sleeper makes link->fd readable; so does a peer that releases a span, if there was no room or
      * flush has not returned DDL__LINK_DRAINED since the driver was awake. First links of a comm
      * that share memory have one descriptor and announce in one place, so a call for one of them is
      * enough. After announcing on all links, execute a heavy fence if the fences of the arena
@@ -115,18 +116,19 @@ typedef struct ddl__link_ops {
     void (*poll)(ddl__link *link);
 
     /* Send the peer a leave message (reason NULL), or the reason why the comm is dead. Nothing can
-     * be sent afterwards. Any thread. */
+     * be sent afterwards. Any thread may call this. */
     void (*close)(ddl__link *link, const char *reason);
     /* After all links of a comm were closed with a reason: wait, for a bounded time, until none of
-     * them uses user memory. One call for a comm is enough. NULL if close is. Any thread. */
+     * them uses user memory. One call for a comm is enough. NULL if close ensures this. Any thread
+     * may call this. */
     void (*settle)(ddl__link *link);
     /* Note that the peer's process has exited; link->fd then has an event. NULL if the link detects
-     * that itself. Any thread. */
+     * that itself. Any thread may call this. */
     void (*peer_ended)(ddl__link *link);
     /* If the peer's process has exited, do the same as peer_ended. NULL if the link detects an exit
      * itself. */
     void (*probe)(ddl__link *link);
-    /* Send a leave message unless closed, and free. */
+    /* Send a leave message unless the link is closed, and free the link. */
     void (*destroy)(ddl__link *link);
 } ddl__link_ops;
 
@@ -136,7 +138,7 @@ struct ddl__link {
     const ddl__link_ops *ops;
     int fd; /* descriptor to sleep on, edge-triggered */
     ddl__link_state state;
-    bool borrowed;        /* a result is to be returned */
+    bool borrowed;        /* a result must be returned */
     bool quiet;           /* an event will report the next arrival */
     bool unflushed;       /* used by the link's user: sent memory may still be in use */
     ddl__signature found; /* MISMATCH: the signature that arrived instead */

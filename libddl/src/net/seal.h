@@ -7,7 +7,7 @@
  * altered, dropped, repeated or reordered. After many records, the key is replaced by one derived
  * from it.
  *
- * Two threads may use the two directions. Nothing blocks. */
+ * Two threads may use the two directions at the same time. No call blocks. */
 #ifndef DDL_NET_SEAL_H
 #define DDL_NET_SEAL_H
 

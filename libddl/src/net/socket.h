@@ -27,9 +27,10 @@ int ddl__dial_until(const struct sockaddr *from, const struct sockaddr *address,
 int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length);
 int ddl__dial_error(int fd);
 
-/* True if this result of connect, an errno or 0, is an answer of the peer. */
+/* Return true if this result of connect, an errno or 0, is an answer of the peer. */
 bool ddl__dial_is_answer(int error);
-/* True if this host caused the error of connect, so that the error says nothing about the peer. */
+/* Return true if this host caused the error of connect, so that the error says nothing about the
+ * peer. */
 bool ddl__dial_is_own_error(int error);
 
 /* Let close end the connection at once, without TCP's wait that keeps its port in use. */
@@ -46,7 +47,7 @@ int ddl__listen_at(const struct sockaddr *address, socklen_t length);
 /* Return the local port of a TCP socket. */
 uint16_t ddl__socket_port(int fd);
 
-/* Store the local IP address of a TCP socket, or its peer's, such as "10.0.0.2"; "?" if it has
+/* Store the IP address of a TCP socket's local end or peer, such as "10.0.0.2"; "?" if it has
  * none. */
 void ddl__socket_ip(int fd, bool peer, char ip[INET6_ADDRSTRLEN]);
 
@@ -58,7 +59,7 @@ bool ddl__await(int fd, short events, int64_t deadline);
 bool ddl__await_until(int fd, short events, const ddl__until *until, ddl_status *status);
 
 /* Wait for `events` for a moment without sleeping, because waking up takes longer than many peers
- * take to answer. For a thread with its own core. */
+ * take to answer. Only for threads with their own core. */
 void ddl__await_awake(int fd, short events);
 
 /* After a failed call: return true if it may be tried again. Waits if the call would have
@@ -70,8 +71,8 @@ bool ddl__try_again(int fd, short events, int64_t deadline);
 bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline);
 bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline);
 
-/* Send or receive all bytes over a unix socket, with descriptors attached to them. The receiver's
- * array must be -1 before; descriptors beyond its room are discarded. */
+/* Send or receive all bytes over a unix socket, with descriptors attached to them. The entries of
+ * the receiver's array must be -1 before; descriptors beyond its room are discarded. */
 enum { DDL__PASSED_MAX = 2 };
 bool ddl__send_with_fds(int fd, const void *bytes, size_t n, const int *passed, unsigned n_passed,
                         int64_t deadline);

@@ -58,9 +58,9 @@ void ddl__builder_add_peer(ddl__builder *builder, ddl__step step, int64_t peer)
                      publishes ? ddl__one_rank(peer) : ddl__no_ranks());
 }
 
-/* Return the segment: at most the requested length and what the window allows, rounded to whole
- * cache lines if long enough. All segments of the longest step get about the same length, because a
- * short one costs as much. */
+/* Return the length of a segment: at most the requested length, and at most the length that the
+ * window allows. It is rounded to whole cache lines if it is long enough. All segments of the
+ * longest step get about the same length, because a short segment costs as much as a long one. */
 int64_t ddl__choose_segment(const ddl__request *request, int64_t longest, int64_t spans)
 {
     int64_t bytes = request->segment_bytes;

@@ -86,13 +86,14 @@ static inline ddl__ranks ddl__listed_ranks(const uint32_t *list, uint32_t n)
     return (ddl__ranks){.n = (int)n, .list = list, .of = (int)n};
 }
 
-/* All ranks in rank order, so that all ranks reduce in the same order. */
+/* Return all ranks in rank order, so that all ranks reduce in the same order. */
 static inline ddl__ranks ddl__all_ranks(const ddl__request *request)
 {
     return (ddl__ranks){.n = request->size};
 }
 
-/* All other ranks, from the next one on, so that not all send to the same rank at once. */
+/* Return all other ranks, from the next one on, so that not all ranks send to the same rank at
+ * once. */
 static inline ddl__ranks ddl__other_ranks(const ddl__request *request)
 {
     return (ddl__ranks){.first = request->rank + 1, .n = request->size - 1};
@@ -141,8 +142,8 @@ bool ddl__ranks_are_in_order(const ddl__request *request);
 bool ddl__groups_are_subtrees(const ddl__request *request, const int *group, int groups);
 
 /* Return the additions of some operands. number[r] is the number of the operand that contains the
- * parts of rank r, below `operands`; -1: none does. Returns NULL if out of memory; freed with
- * free. */
+ * parts of rank r, below `operands`; -1: none does. Returns NULL if out of memory. The caller frees
+ * it with free. */
 ddl__fold *ddl__sum_create(const ddl__request *request, const int *number, int operands);
 
 /* Add a reduction. With an order, it adds the operands in that order, as plan->folds[fold], which

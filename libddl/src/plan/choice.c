@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The choice of the algorithm for a request.
+/* Chooses the algorithm for a request.
  *
- * The choice depends only on what all members of a comm know, and on no measurement, because the
- * order of additions must be the same on all ranks and in every run. Over wires the predicted costs
- * decide. In shared memory fixed sizes decide, because caches do not follow a model of latency and
- * bandwidth. They were measured with few ranks (docs/lab/experiments.md). */
+ * The choice depends only on data that all members of a comm have, and not on measurements, because
+ * the order of additions must be the same on all ranks and in every run. Over wires the predicted
+ * costs decide. In shared memory fixed sizes decide, because caches do not follow a model of
+ * latency and bandwidth. They were measured with few ranks (docs/lab/experiments.md). */
 #include "plan/builder.h"
 
 #include <string.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* costs.h - the predicted time of an algorithm, and the parts from which its file adds it up.
+/* costs.h - the predicted time of an algorithm, and the functions that add up its parts.
  *
  * The result is the larger of two times: the time of the longest chain of messages, in which each
  * waits for the previous one, and the time of the cores, which send and receive all messages. The
  * times of ranks that share a core are added.
  *
- * It serves to compare algorithms, not to predict a clock. It is a pure function of what all
- * members know, and uses only + - * / and comparisons, so all members get the same result. */
+ * The result serves to compare algorithms, not to predict measured times. It is a pure function of
+ * data that all members have, and uses only + - * / and comparisons, so all members get the same
+ * result. */
 #ifndef DDL_PLAN_COSTS_H
 #define DDL_PLAN_COSTS_H
 
@@ -68,7 +69,7 @@ int64_t ddl__cost_segment(const struct ddl__algorithm_descriptor *algorithm,
 
 /* ---- The parts of a cost. ---- */
 
-/* A chain of `hops` messages over wires. Its busiest rank sends `messages` messages and `bytes`
+/* Add a chain of `hops` messages over wires. Its busiest rank sends `messages` messages and `bytes`
  * bytes in total, and its busiest wire carries `wire` bytes. */
 void ddl__cost_add_chain(ddl__cost *cost, double hops, double messages, double bytes, double wire);
 
@@ -81,17 +82,19 @@ void ddl__cost_add_memory(ddl__cost *cost, double messages, double bytes);
 /* Add the passes of every rank over this many bytes of its own memory. */
 void ddl__cost_add_passes(ddl__cost *cost, double bytes);
 
-/* Each rank sends `n` bytes to every other rank, or only one rank sends or receives (`rooted`). */
+/* Add messages of `n` bytes from each rank to every other rank; `rooted`: only one rank sends, or
+ * only one receives. */
 void ddl__cost_add_direct(ddl__cost *cost, double n, bool rooted);
 
-/* Each of `c` groups sends every other one its part of `n` bytes, in `pieces`, `ways` times. The
- * ranks of a host share its wire. */
+/* Add an exchange between `c` groups: each sends every other group its part of `n` bytes, in
+ * `pieces`, `ways` times. The ranks of a host share its wire. */
 void ddl__cost_add_exchange(ddl__cost *cost, double ways, int c, double n, double pieces);
 
-/* The buffer is forwarded from rank to rank over wires, segment by segment. */
+/* Add a pipeline: the buffer is forwarded from rank to rank over wires, segment by segment. */
 void ddl__cost_add_pipeline(ddl__cost *cost, int ranks);
 
-/* Within the hosts: a leader exchanges the buffer with the other ranks, `ways` times. */
+/* Add exchanges within hosts: each leader exchanges the buffer with its host's other ranks, `ways`
+ * times. */
 void ddl__cost_add_leaders(ddl__cost *cost, double ways);
 
 /* Return the number of segments of a message of this many bytes; at least one. */
@@ -100,8 +103,8 @@ double ddl__cost_segments(const ddl__cost *cost, double bytes);
 /* Return the base-2 logarithm, rounded up. */
 double ddl__cost_log2(int n);
 
-/* Return the most ranks on one host; with `crossing`, count only ranks whose next rank is on
- * another host. */
+/* Return the largest number of ranks on one host; with `crossing`, count only ranks whose next rank
+ * is on another host. */
 int ddl__cost_most_on_a_host(const ddl__topology *topology, bool crossing);
 
 #endif

@@ -60,7 +60,7 @@ static void divide(ddl__hierarchy *hierarchy, const int *below, const int *above
 }
 
 /* Append the partition `above`. Before it, append the halves of its groups, the quarters and so on,
- * the smallest parts first, down to single children of the group that has the most. */
+ * down to single children of the largest group. The smallest parts come first. */
 static void append_halves(ddl__hierarchy *hierarchy, const int *above, int n_above, int *scratch)
 {
     const int *below = ddl__hierarchy_groups(hierarchy, hierarchy->n);

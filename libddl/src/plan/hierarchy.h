@@ -37,8 +37,8 @@ static inline int *ddl__hierarchy_groups(const ddl__hierarchy *hierarchy, int le
     return hierarchy->groups + (size_t)level * (size_t)hierarchy->size;
 }
 
-/* Return how many of `groups` groups of one size a level joins first: the largest divisor up to
- * DDL__RADIX; 1 if there is none. */
+/* Return how many of `groups` groups of one size the next level joins into one: the largest divisor
+ * of `groups` up to DDL__RADIX, which may be 1. */
 static inline int ddl__hierarchy_radix(int groups)
 {
     int divisor = DDL__RADIX;

@@ -19,7 +19,7 @@ int ddl__host_of(const ddl__request *request, int rank);
 uint32_t ddl__host_leader(const ddl__host_groups *groups, const ddl__request *request, int host,
                           int root);
 
-/* Return false if out of memory. */
+/* Find the ranks of each host. Return false if out of memory. */
 bool ddl__host_groups_create(ddl__host_groups *groups, const ddl__request *request);
 void ddl__host_groups_destroy(ddl__host_groups *groups);
 

@@ -3,8 +3,8 @@
  * them.
  *
  * The sum over n workers is the sum over the first m plus the sum over the others, where m is the
- * largest power of two below n. These sums form a binary tree. A sum of the tree whose workers all
- * belong to one member can be computed there. A member's parts are the largest of these sums. */
+ * largest power of two below n. These sums form a binary tree. A member can compute the sums of the
+ * tree whose workers all belong to it. The member's parts are the largest of these sums. */
 #ifndef DDL_PLAN_ORDER_H
 #define DDL_PLAN_ORDER_H
 
@@ -28,11 +28,11 @@ int ddl__order_parts(const ddl__order *order, int member, ddl__order_part *parts
 int ddl__order_count(const ddl__order *order);
 
 /* Return the additions that combine the parts of all members from the parts of members 0 to n - 1.
- * Each of these passes at least one worker; its parts are span i of the operands. Return NULL if
- * out of memory; freed with free. */
+ * Each of these members passes at least one worker; member i's parts are span i of the operands.
+ * Return NULL if out of memory. The caller frees it with free. */
 ddl__fold *ddl__order_fold(const ddl__order *order, int n);
 
-/* Return the additions that keep n operands of one span unchanged, one behind another. */
+/* Return the additions that keep n operands of one span unchanged, one after another. */
 ddl__fold *ddl__order_pack(int n);
 
 #endif

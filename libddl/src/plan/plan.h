@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan.h - an operation as data: what one rank publishes, reduces and takes, in which order.
+/* plan.h - an operation as data: the spans that one rank publishes, reduces and takes, in order.
  *
  * PURE: no I/O, no clock, no threads, no getenv. A plan depends only on its request, so the plans
  * of all ranks can be made and checked in one process.
@@ -52,11 +52,11 @@ typedef enum ddl__step_kind {
     DDL__REDUCE,
     DDL__TAKE, /* receive operand 0's next span into dst, and forward it to the targets */
     DDL__COPY, /* copy src to dst */
-    /* as REDUCE, by the additions of a fold; each operand is several values, packed into one span,
-     * or this rank's parts; results are packed likewise */
+    /* like REDUCE, with the additions of a fold. An operand is one span that contains several
+     * values, or is this rank's parts. Several results also share a span */
     DDL__FOLD,
-    /* The same in the request's wire format. PACK and REDUCE_PACK: what the targets receive is
-     * packed; the sum is not kept. UNPACK: as TAKE; operand 0 is packed, the targets get elements.
+    /* The same in the request's wire format. PACK and REDUCE_PACK: the targets receive packed
+     * spans; the sum is not kept. UNPACK: as TAKE; operand 0 is packed, the targets get elements.
      * ADD_UNPACKED: store src plus operand 0, which is packed, at dst; with `finish`, divide an
      * average, and round the result as packing does */
     DDL__PACK,
@@ -76,10 +76,10 @@ typedef struct ddl__step {
     uint8_t kind;       /* ddl__step_kind */
     uint8_t space;      /* ddl__space of src */
     uint8_t keep;       /* REDUCE, FOLD: store the result at dst */
-    uint8_t finish;     /* REDUCE, FOLD: the last one of this share; average divides here */
+    uint8_t finish;     /* REDUCE, FOLD: the last reduction of this share; average divides here */
     uint8_t to_scratch; /* dst is in the scratch memory, else in the recv buffer */
-    /* no step overwrites what is sent before the targets have received it, so a link may send it
-     * from there; otherwise it must copy it */
+    /* no step overwrites the sent data before the targets have received it, so a link may send it
+     * in place; otherwise the link must copy it */
     uint8_t stable;
     uint8_t fold; /* FOLD: index in plan->folds */
     /* the target may store its result where this rank's operand is. PUBLISH: this rank sends such
@@ -103,7 +103,7 @@ enum { DDL__FOLDS = 32 }; /* as many as a hierarchy may have levels */
 
 typedef struct ddl__plan {
     ddl__algorithm by;
-    const char *name; /* the algorithm's; static */
+    const char *name; /* the algorithm's name; static */
     int64_t segment;  /* elements of the longest piece; at most 1 GiB */
     int64_t waves;
     int64_t landing; /* elements received into the recv buffer; 0 if the plan reduces any */
@@ -112,10 +112,10 @@ typedef struct ddl__plan {
     ddl__step *steps;
     uint32_t *ranks; /* operands and targets of all steps */
     int divisor;     /* divisor of an average */
-    unsigned bits;   /* of a packed element; 0: nothing is packed */
+    unsigned bits;   /* bits of a packed element; 0: nothing is packed */
     bool returns;    /* some step has `returns` */
     ddl__fold *folds[DDL__FOLDS];
-    int operands; /* the most operands of any fold */
+    int operands; /* largest number of operands of a fold */
 } ddl__plan;
 
 /* Part of a buffer, in elements. */
@@ -133,8 +133,8 @@ typedef struct ddl__among {
 typedef struct ddl__request {
     ddl__kind kind;
     int rank, size, root;
-    /* number of elements, as in the public call. If a buffer has a block for each rank, those of
-     * one block; all blocks together have less than 2^63 bytes. Ignored for barriers and uneven
+    /* number of elements, as in the public call. If a buffer has a block for each rank, the number
+     * in one block; all blocks together have less than 2^63 bytes. Ignored for barriers and uneven
      * blocks. */
     int64_t count;
     /* Uneven blocks, by rank: the part of the send buffer for that rank, and the part of the recv
@@ -153,7 +153,7 @@ typedef struct ddl__request {
     bool all_shared; /* all ranks share memory */
     bool normalizes; /* the reduction changes even a single operand: any nonzero value becomes 1 */
     bool rounds;     /* with an order: each pass over the operands rounds, not each addition */
-    ddl_wire wire;   /* the format of what hosts send each other; 0: elements */
+    ddl_wire wire;   /* the format of spans between hosts; 0: elements */
     uint8_t wide; /* with an order: the length of an element of a part, in elements of the result */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
     ddl__algorithm by; /* the requested algorithm; one is chosen if this is none or does not fit */
@@ -177,11 +177,12 @@ const char *ddl__algorithm_name(ddl__algorithm by);
 /* Return the algorithm of that name, or DDL__ALGORITHM_NONE. */
 ddl__algorithm ddl__algorithm_named(const char *name);
 
-/* True if the algorithm supports the request; return its predicted seconds, 0 if it does not. */
+/* Return true if the algorithm supports the request; return its predicted seconds, 0 if it does
+ * not. */
 bool ddl__algorithm_fits(ddl__algorithm algorithm, const ddl__request *request);
 double ddl__algorithm_cost(ddl__algorithm algorithm, const ddl__request *request);
 
-/* Return the fewest elements of a sum that should be packed. */
+/* Return the minimum number of elements of a sum that should be packed. */
 int64_t ddl__packs_from(const ddl__request *request);
 
 /* Return the number of algorithms worth comparing for a request, with their predicted times. The

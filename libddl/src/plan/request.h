@@ -9,7 +9,7 @@
 /* Shares begin at multiples of a cache line, so that no two ranks write to the same line. */
 enum { DDL__LINE = 64 };
 
-/* The quotient, rounded up. */
+/* Return the quotient, rounded up. */
 static inline int64_t ddl__quotient(int64_t a, int64_t b)
 {
     return a / b + (a % b != 0);
@@ -32,7 +32,7 @@ ddl__share ddl__block_from(const ddl__request *request, int i);
 ddl__share ddl__share_of(const ddl__request *request, int i);
 
 /* Return part `i` of `n` equal parts of a range, which starts on a cache line. Parts begin on cache
- * lines and differ by at most a line; the last ones are the longer ones. */
+ * lines and differ by at most a line; the longer parts come last. */
 ddl__share ddl__part_of(const ddl__request *request, ddl__share whole, int n, int i);
 
 /* Sets of operations, as bits. */
@@ -54,7 +54,8 @@ static inline bool ddl__request_has_levels(const ddl__request *request)
            (t->declared || t->node || ddl__topology_is_hierarchical(t) || !request->all_shared);
 }
 
-/* True if wires connect several hosts, some with several ranks, not only by a mode string. */
+/* Return true if wires connect several hosts, some with several ranks, not only by a mode
+ * string. */
 static inline bool ddl__request_has_hosts(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;

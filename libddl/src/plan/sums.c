@@ -20,7 +20,8 @@ bool ddl__ranks_are_in_order(const ddl__request *request)
            ddl__order_count(order) == request->size;
 }
 
-/* Return the order of operands instead of ranks; its members are freed with free. */
+/* Return the request's order with operands instead of ranks as members. The caller frees the
+ * members with free. */
 static ddl__order order_of(const ddl__request *request, const int *number)
 {
     const ddl__order *order = request->order;

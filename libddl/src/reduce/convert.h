@@ -42,7 +42,8 @@ INLINE i32_lanes below(u32_lanes magnitude, int32_t bound)
 }
 
 /* Properties of a format with `bits` bits, of which `fraction` are the fraction: its smallest
- * normal number as f32 bits, and the number of bits by which its fraction is shorter. */
+ * normal number as f32 bits, and the number of bits by which its fraction is shorter than that of
+ * f32. */
 #define LEAST(bits, fraction) (uint32_t)((129 - (1 << ((bits) - (fraction)-2))) << 23)
 #define DROP(fraction)        (23 - (fraction))
 

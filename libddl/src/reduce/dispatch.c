@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dispatch.c - the choice of the kernels for this CPU, and the function that runs them. */
+/* dispatch.c - chooses the kernels for this CPU, and runs them. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static bool has_avx2(void)
 }
 #endif
 
-/* Best first. */
+/* The sets of kernels, the best first. */
 static const struct {
     const ddl__kernels *kernels;
     bool (*runs)(void);

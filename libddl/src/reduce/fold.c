@@ -36,7 +36,7 @@ static void block_add(block_sums *b, ddl__reduce_fn *add, int n, void *to)
     b->values[b->n - 1] = to;
 }
 
-/* Replace the top four sums of the stack by the sums of two pairs. */
+/* Replace the top four sums of the stack by two: the sum of each pair. */
 static void block_add_pairs(block_sums *b)
 {
     const void *right[] = {b->values[b->n - 2], b->values[b->n - 1]};
@@ -47,7 +47,7 @@ static void block_add_pairs(block_sums *b)
     b->values[b->n++] = sum;
 }
 
-/* Store the sum that is left on the stack, unless it is already at its destination; only then it is
+/* Store the sum that is left on the stack, unless it is already at its destination. A sum there is
  * already divided. */
 static void block_store(block_sums *b, char *to, char *copy)
 {

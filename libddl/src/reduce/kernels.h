@@ -13,10 +13,10 @@
  *
  * A kernel makes one pass over the elements: it loads a vector from each operand, combines them in
  * registers and stores the result, which may replace an operand. Every memory access is a memcpy of
- * constant size, that is, one instruction. A remainder that fills no vector is processed in copies
- * that do (partial). Shared code keeps it small: wrapping integers need no signs, bit operations no
- * widths, complex numbers are pairs of floats, and small floats without a conversion instruction
- * use the kernels of f32 (blocks.h). */
+ * constant size, that is, one instruction. A remainder that does not fill a vector is processed in
+ * copies of whole vectors (partial). Shared code keeps it small: wrapping integers need no signs,
+ * bit operations no widths, complex numbers are pairs of floats, and small floats without a
+ * conversion instruction use the kernels of f32 (blocks.h). */
 #include <string.h>
 
 #include "reduce/convert.h"
@@ -105,7 +105,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
 #define AND(t, a, b)     ((a) & (b))
 #define OR(t, a, b)      ((a) | (b))
 #define XOR(t, a, b)     ((a) ^ (b))
-/* Logical ops give zero or any nonzero value, of which TRUTH then makes 0 or 1. */
+/* Logical ops give zero or any nonzero value, which TRUTH then converts to 0 or 1. */
 #define BOTH(t, a, b) ((a) & (t##_lanes)((b) != 0))
 #define ODD(t, a, b)  ((t##_lanes)(((a) != 0) ^ ((b) != 0)))
 
@@ -314,8 +314,8 @@ NARROWED(bf16, BF16_HALVES)
 
 /* ------------------------------------------------------------------------------------ copies */
 
-/* Copy four vectors at a time. All loads come first, so that no compiler turns it into a call of
- * memcpy. */
+/* Copy four vectors at a time. All loads come first, so that no compiler turns the copy into a call
+ * of memcpy. */
 #define COPIES(name, STORE, DONE)                                                                  \
     INLINE void name##_four(char *to, const char *from)                                            \
     {                                                                                              \

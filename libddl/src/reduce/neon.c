@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* neon.c - kernels for arm64. Its non-temporal copy is a plain one. */
+/* neon.c - kernels for arm64. Its non-temporal copy is a plain copy. */
 #include <arm_neon.h>
 
 #define ISA           neon

@@ -6,7 +6,7 @@
  * apart. The scale is the smallest power of two with which no integer exceeds the limit, 127 or 7,
  * so packing an unpacked block gives the same bytes. Scaling is exact, and rounding is to nearest
  * even; elements near the greatest f32 are rounded down, not to infinity. A block with an infinity
- * or a NaN has the scale 255. It only keeps these: its other elements are 0. */
+ * or a NaN has the scale 255. Such a block keeps only these: its other elements are 0. */
 
 enum { LANES_OF_F32 = WIDTH / 4 };
 
@@ -178,7 +178,7 @@ INLINE void unpack_block(float *to, const uint8_t *from, int bits)
 PACKED(int8, 8)
 PACKED(int4, 4)
 
-/* The format bf16 has no blocks, and is packed by bf16_from_f32. */
+/* Unpack bf16, which has no blocks. bf16_from_f32 packs it. */
 static void bf16_unpack(float *restrict dst, const void *span, size_t count)
 {
     const char *from = span;

@@ -46,9 +46,9 @@ static inline size_t ddl__packed_bytes(size_t count, unsigned bits)
     return count / DDL__PACK_BLOCK * (1 + DDL__PACK_BLOCK * bits / 8) + (rest ? 1 + last : 0);
 }
 
-/* A plain copy, and one whose stores bypass the caches, followed by a store fence. For more than
- * some hundred bytes. memcpy is not used because it may be `rep movsb`, which is up to twice as
- * slow on memory that cores share. */
+/* The type of the copy functions: a plain copy, and a copy whose stores bypass the caches, followed
+ * by a store fence. Use them for more than some hundred bytes. memcpy is not used because it may be
+ * `rep movsb`, which is up to twice as slow on memory that cores share. */
 typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
 
 enum { DDL__LINES = 256 };
@@ -77,8 +77,8 @@ typedef struct ddl__kernels {
 /* Return the best kernels for this CPU. Thread-safe, and cheap after the first call. */
 const ddl__kernels *ddl__kernels_best(void);
 
-/* Return the kernels with this name, or NULL if this build or CPU has none. For tests that compare
- * instruction sets. */
+/* Return the kernels with this name, or NULL if this build or CPU has none. Tests use this to
+ * compare instruction sets. */
 const ddl__kernels *ddl__kernels_named(const char *name);
 
 /* Run kernels->reduce; then, unless `copy` is NULL, copy[i] = dst[i], with non-temporal stores if
@@ -92,7 +92,8 @@ void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *
 typedef struct ddl__folding {
     const ddl__kernels *kernels;
     const ddl__fold *fold;
-    /* of the results; operands have the same dtype. If `wide`, operands of f16 and bf16 are f32 */
+    /* dtype of the results; operands have the same dtype. If `wide`, operands of f16 and bf16 are
+     * f32 */
     ddl_dtype dtype;
     ddl_op op;
     bool wide;
@@ -102,14 +103,14 @@ typedef struct ddl__folding {
 } ddl__folding;
 
 /* Run a fold: each addition is the op on two operands, rounded to the dtype of the operands. Result
- * k is `count` elements at dst, after the previous results, and the same at
- * `copy` unless that is NULL. operands[i] has `count` elements of operand i. Works block by block,
- * in the nearest cache. */
+ * k is `count` elements at dst, after the previous results, and the same at `copy` unless that is
+ * NULL. operands[i] has `count` elements of operand i. Works block by block, in the nearest
+ * cache. */
 void ddl__fold_run(const ddl__folding *folding, void *dst, void *copy, const void *const *operands,
                    size_t count);
 
-/* dst[i] = left[i] + right[i]; dst may equal either but not overlap it otherwise. A long result
- * bypasses the caches, unless it replaces an operand. */
+/* dst[i] = left[i] + right[i]. dst may be equal to left or right, but must not overlap them
+ * otherwise. A long result bypasses the caches, unless it replaces an operand. */
 void ddl__add(const ddl__kernels *kernels, ddl_dtype dtype, void *dst, const void *left,
               const void *right, size_t count);
 

@@ -35,7 +35,8 @@ static bool same_network(const ddl__interface *a, const ddl__interface *b)
 
 /* --------------------------------------------------------------------------------------- filter */
 
-/* Parse "1.2.3.4/24" or "::1" as an address with its prefix. False if it is something else. */
+/* Parse "1.2.3.4/24" or "::1" as an address with its prefix. Returns false if it is something
+ * else. */
 static bool read_network(const char *item, size_t n, ddl__interface *to)
 {
     char text[INET6_ADDRSTRLEN];

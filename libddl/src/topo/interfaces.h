@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* interfaces.h - the choice of network interfaces, and of the pairs of local and peer interfaces.
+/* interfaces.h - chooses network interfaces, and pairs of local and peer interfaces.
  *
  * PURE: no I/O, no clock, no threads, no getenv. */
 #ifndef DDL_TOPO_INTERFACES_H
@@ -57,7 +57,7 @@ typedef struct ddl__path {
     int8_t ours, theirs;
 } ddl__path;
 
-/* The paths to use in parallel, then those to try if the first one does not answer. */
+/* The paths to use in parallel, then the paths to try if the first path does not answer. */
 typedef struct ddl__paths {
     unsigned n, at_once;
     ddl__path path[2 * DDL__INTERFACES_MAX];

@@ -45,8 +45,9 @@ bool ddl__all_share(const ddl__sharing *sharing, int size)
     return n == size;
 }
 
-/* Find the hosts. Each rank is in its own set. So if as many ranks have the same set as it has
- * members, they are that set, and each of them has opened memory of all others. */
+/* Find the hosts. Each rank is in its own set. So if the number of ranks with the same set is the
+ * number of its members, these ranks are its members, and each of them has opened memory of all
+ * others. */
 static void find_hosts(ddl__topology *t, const ddl__sharing *sharing)
 {
     int *host = grouping_of(t, DDL__HOSTS);
@@ -107,7 +108,7 @@ static int64_t read_racks(ddl__topology *t, const char *text, int *rack, int *ai
     return host;
 }
 
-/* Parse a positive number such as "0.5", in any locale. Return 0 if there is none. */
+/* Parse a positive number such as "0.5", whatever the locale. Return 0 if there is none. */
 static double quantity(const char **at)
 {
     double value = 0, unit = 1;
@@ -119,7 +120,8 @@ static double quantity(const char **at)
     return value;
 }
 
-/* Parse the wires after the "@" of a description, if it has one. False if they are malformed. */
+/* Parse the wires after the "@" of a description, if it has one. Returns false if they are
+ * malformed. */
 static bool read_wires(ddl__topology *t, const char *text)
 {
     const char *at = strchr(text, '@');

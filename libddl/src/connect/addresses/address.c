@@ -35,7 +35,7 @@ _Static_assert(sizeof(encoded_head) + DDL__HOST_MAX + DDL__INTERFACES_MAX * size
                    DDL_ADDRESS_MAX,
                "fits");
 
-/* True for a printable name that is padded with zeros. */
+/* Return true for a printable name that is padded with zeros. */
 static bool is_name(const char *name)
 {
     size_t n = strnlen(name, DDL__INTERFACE_NAME);

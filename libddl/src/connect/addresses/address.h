@@ -39,7 +39,7 @@ socklen_t ddl__address_ip(const ddl__address *address, unsigned i, struct sockad
 socklen_t ddl__address_of(const ddl__interface *ip, uint16_t port, struct sockaddr_storage *to);
 socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage *to);
 
-/* The index of an IP, given as text, among the address's IPs, or -1. */
+/* Return the index of an IP, given as text, among the address's IPs, or -1. */
 int ddl__address_find(const ddl__address *address, const char *ip);
 
 #endif

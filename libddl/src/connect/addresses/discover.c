@@ -26,14 +26,14 @@ static bool interface_is_usable(const struct ifaddrs *i)
             !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)i->ifa_addr)->sin6_addr));
 }
 
-/* True if the cable is plugged in. Dialing an interface without a carrier would time out. */
+/* Return true if the cable is plugged in. Dialing an interface without a carrier would time out. */
 static bool interface_has_carrier(const struct ifaddrs *i)
 {
     return i->ifa_flags & (IFF_RUNNING | IFF_LOOPBACK);
 }
 
-/* True if carriers can be relied on. The kernel may not have detected the carrier of an interface
- * that just came up, so if no interface has one, they are ignored. */
+/* Return true if carriers can be relied on. The kernel may not have detected the carrier of an
+ * interface that just came up, so if no interface has a carrier, carriers are ignored. */
 static bool any_carrier_known(const struct ifaddrs *list)
 {
     for (const struct ifaddrs *i = list; i; i = i->ifa_next)
@@ -61,8 +61,8 @@ static uint8_t interface_prefix(const struct ifaddrs *i)
     return bits;
 }
 
-/* The driver's speed in Mbit/s; 0 if it is unknown. /sys is not used, because it shows the network
- * namespace of the process that mounted it. */
+/* Return the driver's speed in Mbit/s; 0 if it is unknown. /sys is not used, because it shows the
+ * network namespace of the process that mounted it. */
 static uint32_t interface_speed(const char *name)
 {
     struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
@@ -110,8 +110,8 @@ static ddl_status select_host(ddl__interface *all, unsigned *n, const char *host
     return DDL_OK;
 }
 
-/* Identifies the effective user, including the user namespace: in another container, the same
- * number may mean another user. */
+/* Return an id of the effective user and its user namespace: in another container, the same number
+ * may mean another user. */
 static uint32_t user_id(void)
 {
     struct stat users;
@@ -119,7 +119,7 @@ static uint32_t user_id(void)
     return (uint32_t)geteuid() + inode * UINT32_C(2654435761);
 }
 
-/* Identifies this boot and network namespace; 0 if the system does not provide them. */
+/* Return an id of this boot and network namespace, or 0 if the system does not provide them. */
 static uint64_t network_id(void)
 {
     char boot[64];
@@ -171,7 +171,7 @@ ddl_status ddl__discover(ddl__address *address, const char *host, const char *fi
     return DDL_OK;
 }
 
-/* Our interface that the system's route to theirs[j] uses, or -1. */
+/* Return our interface that the system's route to theirs[j] uses, or -1. */
 static int8_t find_route(const ddl__address *ours, const ddl__address *theirs, unsigned j)
 {
     struct sockaddr_storage to;

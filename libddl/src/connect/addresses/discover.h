@@ -9,7 +9,8 @@
  * that `filter` selects. */
 ddl_status ddl__discover(ddl__address *address, const char *host, const char *filter);
 
-/* The paths from `ours` to `theirs`, by the networks that both share and by the system's routes. */
+/* Return the paths from `ours` to `theirs`, by the networks that both share and by the system's
+ * routes. */
 ddl__paths ddl__discover_paths(const ddl__address *ours, const ddl__address *theirs);
 
 #endif

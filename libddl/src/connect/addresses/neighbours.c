@@ -5,7 +5,7 @@
 
 enum { FIRST_USE_SIZE = 9 };
 
-/* True if the address has two interfaces that may lead to other hosts. */
+/* Return true if the address has two interfaces that may lead to other hosts. */
 static bool has_several_interfaces(const ddl__address *address)
 {
     const ddl__interface *first = NULL;
@@ -44,7 +44,8 @@ void ddl__find_places(ddl__address *addresses, int size)
     }
 }
 
-/* True if the pair has several connections, or needs one to find out which kind of link it uses. */
+/* Return true if the pair has several connections, or needs one to find out which kind of link it
+ * uses. */
 static bool is_linked_early(const ddl__address *one, const ddl__address *other)
 {
     bool is_known = one->network && other->network;

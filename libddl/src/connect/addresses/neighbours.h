@@ -12,23 +12,23 @@
 /* Set each address's place among the addresses of its host. */
 void ddl__find_places(ddl__address *addresses, int size);
 
-/* True if the two may share memory: their addresses show the same host and user. */
+/* Return true if the two may share memory: their addresses show the same host and user. */
 bool ddl__may_share_memory(const ddl__address *one, const ddl__address *other);
 
-/* True if this pair is connected when the comm is created. That is so if the two are neighbours in
- * the ring of all ranks or in the ring of their host, if they are on two hosts and use several
- * sockets or interfaces, or if it is unknown whether they share memory. `kinds` are the kinds of
- * the comm's links (ddl_link_kind bits). */
+/* Return true if this pair is connected when the comm is created. That is so if the two are
+ * neighbours in the ring of all ranks or in the ring of their host, if they are on two hosts and
+ * use several sockets or interfaces, or if it is unknown whether they share memory. `kinds` are the
+ * kinds of the comm's links (ddl_link_kind bits). */
 bool ddl__are_connected_early(const ddl__address *addresses, int size, uint32_t kinds, int one,
                               int other);
 
-/* True if a comm of this size opens TCP links on first use (first_use.h). Smaller comms open all
- * links when they are created: they would use all of them anyway, and their first operations then
- * take no longer. */
+/* Return true if a comm of this size opens TCP links on first use (first_use.h). Smaller comms open
+ * all links when they are created: they would use all of them anyway, and their first operations
+ * then take no longer. */
 bool ddl__first_use_is_for(int size);
 
-/* The next hop from `from` on the route to `to`; -1 if `from` is not on the route. Messages between
- * rank 0 and ranks without a connection to it are routed over these hops. */
+/* Return the next hop from `from` on the route to `to`; -1 if `from` is not on the route. Messages
+ * between rank 0 and ranks without a connection to it are routed over these hops. */
 int ddl__next_hop(int from, int to);
 
 #endif

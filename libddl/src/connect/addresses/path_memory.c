@@ -17,7 +17,7 @@ static ddl__dead_path *find(const ddl__path_memory *memory, const ddl__interface
     return NULL;
 }
 
-/* Without memory the path is not recorded, and will be tried again. */
+/* Append a path. If out of memory, the path is not recorded and will be tried again. */
 static void append(ddl__path_memory *memory, ddl__dead_path dead)
 {
     if (memory->n_dead == memory->capacity) {

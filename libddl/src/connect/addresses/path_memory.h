@@ -15,21 +15,22 @@ typedef struct ddl__dead_path {
     ddl__interface theirs;
 } ddl__dead_path;
 
-/* Zero-initialized. */
+/* The failed paths of an endpoint. Zero-initialized. */
 typedef struct ddl__path_memory {
     ddl__dead_path *dead;
     unsigned n_dead, capacity;
-    bool answers[DDL__INTERFACES_MAX], fails[DDL__INTERFACES_MAX]; /* for any host, by `ours` */
+    /* indexed by `ours`; for any host */
+    bool answers[DDL__INTERFACES_MAX], fails[DDL__INTERFACES_MAX];
 } ddl__path_memory;
 
-/* Record whether a path answers. `theirs` is an array of the peer's IPs. True if no path over this
- * local interface has failed before. */
+/* Record whether a path answers. `theirs` is an array of the peer's IPs. Returns true if no path
+ * over this local interface has failed before. */
 bool ddl__path_memory_add(ddl__path_memory *memory, const ddl__interface *theirs, ddl__path path,
                           bool answers);
 
-/* Move the paths that are known to fail to the end, and choose none of them unless all chosen paths
- * fail. A path to a new host counts as failing if paths over its local interface have failed, and
- * none has answered. */
+/* Move the paths that are known to fail to the end, and remove them from the chosen paths. If all
+ * chosen paths are known to fail, choose one path. A path to a new host counts as failing if paths
+ * over its local interface have failed, and none has answered. */
 void ddl__path_memory_sort(const ddl__path_memory *memory, const ddl__interface *theirs,
                            ddl__paths *paths);
 

@@ -10,7 +10,6 @@
 
 #include "connect/handshake/hello.h"
 
-/* A notice. */
 typedef struct ddl__create_failure {
     ddl__digest family;
     uint32_t creation; /* the number of the creation in its family */
@@ -37,7 +36,7 @@ void ddl__create_failures_add(ddl__create_failures *failures, const ddl__create_
 void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest family,
                                  uint32_t creation, int from);
 
-/* Find a notice that counts for this creation; NULL if there is none. */
+/* Find a notice that counts for this creation. Returns NULL if there is none. */
 const ddl__create_failure *ddl__create_failures_find(const ddl__create_failures *failures,
                                                      ddl__digest family, uint32_t creation);
 

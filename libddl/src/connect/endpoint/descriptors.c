@@ -17,7 +17,7 @@ enum {
     SHARING = 1,       /* descriptors for a peer over shared memory: the control connection */
     PLAIN = 3,         /* for a peer over TCP: two links and the control connection */
     UNOPENED = 1,      /* for a peer over TCP with unopened links: the control connection */
-    WITH_LANES = 5     /* for a peer over TCP with lanes, besides these: PLAIN and two epoll sets */
+    WITH_LANES = 5     /* for a peer over TCP, in addition to its lanes: PLAIN and two epoll sets */
 };
 
 static bool looks_local(const ddl__address *own, const ddl__address *other, uint32_t kinds)
@@ -35,8 +35,7 @@ static uint64_t count_tcp_sockets(const ddl_endpoint *endpoint, const ddl__addre
 }
 
 /* Return an upper bound on the descriptors that a comm of these members needs on this rank: with
- * all links open, or with `unopened`, while no link is open that a large comm opens on first use.
- */
+ * all links open, or, with `unopened`, without the links that a large comm opens on first use. */
 static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *addresses, int rank,
                              int size, uint32_t kinds, bool unopened)
 {
@@ -53,7 +52,7 @@ static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *a
 }
 
 /* Return the number of open descriptors, or 0 if it is unknown. Linux 6.2 and later report it as
- * the size of the folder /proc/self/fd. To list the folder would take most of the time of a
+ * the size of the folder /proc/self/fd. Listing the folder would take most of the time of a
  * creation. */
 static uint64_t count_open_descriptors(void)
 {

@@ -35,25 +35,27 @@ typedef struct ddl__accepted {
 
 /* ---- endpoint.c ---- */
 
-/* `links`: the default link kinds of its comms (ddl_link_kind bits). */
+/* Create an endpoint. `links` are the default link kinds of its comms (ddl_link_kind bits). */
 ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t links,
                                 ddl_endpoint **endpoint);
 void ddl__endpoint_destroy(ddl_endpoint *endpoint);
 const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint);
 
-/* The number of sockets for each pair of interfaces. */
+/* Return the number of sockets for each pair of interfaces. */
 unsigned ddl__endpoint_sockets(const ddl_endpoint *endpoint);
 
-/* True if members on this host can connect over a unix socket, which sharing memory requires. */
+/* Return true if members on this host can connect over a unix socket, which sharing memory
+ * requires. */
 bool ddl__endpoint_is_local(const ddl_endpoint *endpoint);
 
-/* The fences for the arenas of its comms. */
+/* Return the fences for the arenas of its comms. */
 const ddl__fences *ddl__endpoint_fences(const ddl_endpoint *endpoint);
 
-/* The memory that the program has allocated for peers to read. */
+/* Return the memory that the program has allocated for peers to read. */
 ddl__regions *ddl__endpoint_regions(const ddl_endpoint *endpoint);
 
-/* True if the endpoint was created before this process was forked: it cannot be used here. */
+/* Return true if the endpoint was created before this process was forked: it cannot be used
+ * here. */
 bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 
 const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
@@ -61,7 +63,7 @@ const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
 /* Set the endpoint's secret, if its creator left it open. Call this before its first comm. */
 ddl_status ddl__endpoint_take_secret(ddl_endpoint *endpoint, const char *secret);
 
-/* A numbered hello to another endpoint. Send it at once, together with its proof. */
+/* Return a numbered hello to another endpoint. Send it at once, together with its proof. */
 ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
                                      int size);
 
@@ -69,11 +71,11 @@ ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int f
  * none. */
 void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size);
 
-/* The paths to a peer (discover.h). Paths that are known to fail come last. */
+/* Return the paths to a peer (discover.h). Paths that are known to fail come last. */
 ddl__paths ddl__endpoint_paths(ddl_endpoint *endpoint, const ddl__address *theirs);
 
-/* Record whether this path to the peer answers. True if no path over its interface has failed
- * before. */
+/* Record whether this path to the peer answers. Returns true if no path over its interface has
+ * failed before. */
 bool ddl__endpoint_record_path(ddl_endpoint *endpoint, const ddl__address *theirs, ddl__path path,
                                bool answers);
 
@@ -95,15 +97,15 @@ void *ddl__endpoint_attach(ddl_endpoint *endpoint, ddl__attached kind,
  * no matter which members noticed the failure, and even if some of them joined too late for it. */
 
 /* Propose a number for a creation of the family. `parent` is the new comm's parent, or all 0.
- * Returns 0 without memory. */
+ * Returns 0 if out of memory. */
 uint32_t ddl__endpoint_propose_creation(ddl_endpoint *endpoint, ddl__digest family,
                                         ddl__digest parent);
 
 /* Record that a member takes part in this creation of the family: propose no lower number later. */
 void ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family, uint32_t number);
 
-/* The comm is destroyed: forget the numbers of its children, and close the connections that wait
- * for one. */
+/* Forget the numbers of a destroyed comm's children, and close the connections that wait for a
+ * child. */
 void ddl__endpoint_forget_children(ddl_endpoint *endpoint, ddl__digest parent);
 
 /* Find a later creation of the slot's family for which a member has connected. Considers only
@@ -125,7 +127,7 @@ void ddl__endpoint_grant_cores(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 /* Close the slot. When this returns, the thread no longer touches the slot's task. */
 void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 
-/* Wait for the comm's next accepted connection; false at the deadline. The caller owns its
+/* Wait for the comm's next accepted connection. Returns false at the deadline. The caller owns its
  * descriptors. Control connections may arrive early; they are not returned until `control` is
  * true. */
 bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
@@ -139,8 +141,8 @@ typedef void ddl__take_fn(void *context, const ddl__accepted *accepted);
 void ddl__endpoint_divert(ddl_endpoint *endpoint, ddl__comm_slot *slot, uint8_t kind,
                           ddl__take_fn *take, void *context);
 
-/* Take a member's notice that it cannot create this comm; false if there is none. The notice no
- * longer counts afterwards. */
+/* Take a member's notice that it cannot create this comm. Returns false if there is none. The
+ * notice no longer counts afterwards. */
 bool ddl__endpoint_take_create_failure(ddl_endpoint *endpoint, const ddl__comm_id *id,
                                        ddl__create_failure *failure);
 

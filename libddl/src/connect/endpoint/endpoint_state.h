@@ -130,7 +130,7 @@ struct ddl_endpoint {
  * available is removed from the address, unless it is the only one. */
 ddl_status ddl__listen_all(ddl__address *address, const char *ports, int *fds);
 
-/* Listen on the unix socket named after the endpoint; -1 with the message set. */
+/* Listen on the unix socket named after the endpoint. Returns -1 with the message set. */
 int ddl__listen_local(const ddl__digest *endpoint);
 
 /* ---- endpoint_thread.c ---- */
@@ -149,19 +149,20 @@ void ddl__endpoint_start_timer(ddl_endpoint *endpoint);
 /* Accept a batch of connections, and continue a batch of handshakes. */
 void ddl__pending_poll(ddl_endpoint *endpoint);
 
-/* Wait for connections until the deadline, with the lock released, and do the same. Only one thread
- * at a time. `awake`: do not sleep at first. */
+/* Wait for connections until the deadline, with the lock released, then do the same as
+ * ddl__pending_poll. Only one thread may call this at a time. `awake`: do not sleep at first. */
 void ddl__pending_await(ddl_endpoint *endpoint, bool awake, int64_t deadline);
 
 /* Run the timed work: resume accepting, apply the rate limit, drop expired connections. */
 void ddl__pending_maintain(ddl_endpoint *endpoint);
 
-/* Take the next accepted connection of the slot's comm; false if there is none. Control
+/* Take the next accepted connection of the slot's comm. Returns false if there is none. Control
  * connections are not returned until `control` is true. */
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,
                        ddl__accepted *accepted);
 
-/* The slot's taker of connections of this kind; NULL for kinds that wait for ddl__pending_take. */
+/* Return the slot's taker of connections of this kind; NULL for kinds that wait for
+ * ddl__pending_take. */
 static inline ddl__taker *ddl__slot_taker(ddl__comm_slot *slot, uint8_t kind)
 {
     bool is_link = kind == DDL__CONN_FIRST_USE || kind == DDL__CONN_FIRST_MEMORY;
@@ -175,7 +176,8 @@ static inline ddl__taker *ddl__slot_taker(ddl__comm_slot *slot, uint8_t kind)
 uint32_t ddl__pending_find_creation(const ddl_endpoint *endpoint, ddl__digest family,
                                     uint32_t used);
 
-/* This member makes no more creations of the family: drop the connections that wait for one. */
+/* Drop the connections that wait for a creation of the family, because this member makes no more of
+ * them. */
 void ddl__pending_drop_family(ddl_endpoint *endpoint, ddl__digest family);
 
 /* Pass the connections that have arrived for the slot to the takers of their kinds

@@ -20,7 +20,7 @@
 enum {
     PENDING_MAX = 4096,
     NO_HELLO_MAX = 64,   /* limit of connections without a complete hello */
-    UNPROVEN_MAX = 1024, /* limit of all connections without a proof */
+    UNPROVEN_MAX = 1024, /* maximum number of connections without a proof */
     BATCH = 16           /* largest batch of events, and of new connections of one listener */
 };
 
@@ -59,14 +59,14 @@ static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn **at)
     free(conn);
 }
 
-/* True if connections of this kind are made after the comm's creation. */
+/* Return true if connections of this kind are made after the comm's creation. */
 static bool is_late(const ddl__hello *hello)
 {
     return hello->kind == DDL__CONN_FIRST_USE || hello->kind == DDL__CONN_FIRST_MEMORY ||
            hello->kind == DDL__CONN_LATE_CONTROL;
 }
 
-/* The reason to refuse a complete hello, or NULL. */
+/* Return the reason to refuse a complete hello, or NULL. */
 static const char *find_refusal_reason(const ddl__inbound *inbound, const void *context)
 {
     const ddl_endpoint *endpoint = context;
@@ -114,15 +114,15 @@ static void pending_refuse(const ddl_endpoint *endpoint, ddl__pending_conn *conn
     ddl__send_all(conn->inbound.fd, &answer, sizeof answer, ddl__now());
 }
 
-/* Pass a proven late connection to its comm, or refuse it. True if the caller must drop what is
- * left of it, false if it must wait. */
+/* Pass a proven late connection to its comm, or refuse it. Returns true if the caller must drop
+ * what is left of it, false if it must wait. */
 static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     const ddl__hello *hello = &conn->inbound.received.hello;
     if (!is_late(hello))
         return false;
     ddl__comm_slot *slot = find_slot(endpoint, hello->comm);
-    /* late connections come only after all members have created the comm, so this rank has left
+    /* late connections are made only after all members have created the comm, so this rank has left
      * it */
     if (!slot) {
         pending_refuse(endpoint, conn, DDL_ESTATE, "it has left the comm", 0);
@@ -140,7 +140,7 @@ static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     return true;
 }
 
-/* Continue the handshake; false if the connection must be dropped. */
+/* Continue the handshake. Returns false if the connection must be dropped. */
 static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     switch (ddl__inbound_read(&endpoint->job, &conn->inbound, find_refusal_reason, endpoint)) {
@@ -249,7 +249,7 @@ static void pause_accepting(ddl_endpoint *endpoint, const char *why)
     endpoint->accept_failed_at = now;
     endpoint->accept_retry_at = now + DDL__ACCEPT_RETRY;
     listeners_set_events(endpoint, 0);
-    ddl__endpoint_wake(endpoint); /* the thread resumes it */
+    ddl__endpoint_wake(endpoint); /* the thread resumes polling */
 }
 
 static void resume_accepting(ddl_endpoint *endpoint)
@@ -297,8 +297,8 @@ static void accept_batch(ddl_endpoint *endpoint, int listener, bool local)
         pause_accepting(endpoint, describe_accept_error(errno));
 }
 
-/* True for the control connection of a member that has left already: its last message is still in
- * the socket. */
+/* Return true for the control connection of a member that has left already: its last message is
+ * still in the socket. */
 static bool has_last_message(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
 {
     return conn->proven && conn->inbound.received.hello.kind == DDL__CONN_CONTROL &&
@@ -423,8 +423,8 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
     return false;
 }
 
-/* True if a connection is a member's first one in a creation of the family that has no slot here.
- */
+/* Return true if a connection is a member's first one in a creation of the family that has no slot
+ * here. */
 static bool begins_creation(const ddl_endpoint *endpoint, const ddl__pending_conn *conn,
                             ddl__digest family)
 {

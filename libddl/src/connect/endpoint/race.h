@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* race.h - connects to several endpoints at once, and to each over all paths to be used. A path
- * that leads nowhere delays only the first creation of an endpoint's comms, by DDL__PATH_LEAD,
- * because path_memory.h records which paths answer. */
+/* race.h - connects to several endpoints at once, and to each over several paths. A path that leads
+ * nowhere delays only the first creation of an endpoint's comms, by DDL__PATH_LEAD, because
+ * path_memory.h records which paths answer. */
 #ifndef DDL_CONNECT_RACE_H
 #define DDL_CONNECT_RACE_H
 

@@ -12,7 +12,7 @@ enum { DDL__RATE_LIMIT_PER_SECOND = 50, DDL__RATE_LIMIT_BURST = 64 };
 /* A leaky bucket: each refused client adds its share of a second to `until`. The level is bounded,
  * so a long flood is forgotten as soon as a short one. Zero-initialized. */
 typedef struct ddl__rate_limit {
-    int64_t until; /* when the bucket is empty */
+    int64_t until; /* the time when the bucket is empty */
 } ddl__rate_limit;
 
 static inline void ddl__rate_limit_count(ddl__rate_limit *rate_limit, int64_t now)

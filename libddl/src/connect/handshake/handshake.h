@@ -14,9 +14,9 @@
  * (connect/handshake/replay_guard.h). The challenge is then all zeros.
  *
  * The session's key is an HMAC of the hello and the challenge under the job's key. A proof is an
- * HMAC under the session's key of a label, which distinguishes kinds of proofs, and of the bytes
- * that it authenticates. In a job without a secret, keys and proofs are zero. docs/security.md
- * explains what this protects. */
+ * HMAC under the session's key. It covers a label, which distinguishes kinds of proofs, and the
+ * bytes that it authenticates. In a job without a secret, keys and proofs are zero.
+ * docs/security.md explains what this protects. */
 #ifndef DDL_CONNECT_HANDSHAKE_H
 #define DDL_CONNECT_HANDSHAKE_H
 
@@ -33,7 +33,7 @@ typedef struct ddl__job {
     bool encrypts;
 } ddl__job;
 
-/* An empty secret, or NULL, means a job without a secret, which cannot encrypt. */
+/* Set up the job's key from its secret. A job without a secret (NULL or "") cannot encrypt. */
 ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts);
 void ddl__job_close(ddl__job *job);
 
@@ -74,15 +74,15 @@ bool ddl__answer_prove(const ddl__job *job, const ddl__session *session, ddl__au
 bool ddl__answer_is_proven(const ddl__job *job, const ddl__session *session, ddl__auth_label label,
                            const ddl__hello *answer);
 
-/* Create the seal that encrypts a TCP connection from now on; the caller owns *seal. NULL if the
- * job does not encrypt, or over a unix socket. */
+/* Create the seal that encrypts a TCP connection from now on; the caller owns *seal. *seal is NULL
+ * if the job does not encrypt, or over a unix socket. */
 typedef enum ddl__side { DDL__DIALER, DDL__DIALED } ddl__side;
 ddl_status ddl__session_seal(const ddl__job *job, const ddl__session *session, int fd,
                              ddl__side side, ddl__seal **seal);
 
 /* ---- the dialer ---- */
 
-/* A hello with these fields; all others are zero. */
+/* Return a hello with these fields; all others are zero. */
 ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to, int size);
 
 /* Send a numbered hello, its proof, and the descriptor `passed` (-1: none). Does not wait for an
@@ -103,13 +103,13 @@ ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hell
 /* ---- the dialed side, which never blocks ---- */
 
 /* The handshake of an incoming connection. Zero-initialize it, except fd and passed. Set passed to
- * -1, or to any descriptor that reserves a number for the one that the proof may carry. Nothing is
- * consumed from a unix socket (`local`) before the proof is verified (see closer.h), so watch that
- * socket edge-triggered. */
+ * -1, or to a descriptor whose number is reserved for the descriptor that the proof may carry.
+ * Nothing is consumed from a unix socket (`local`) before the proof is verified (see closer.h), so
+ * watch that socket edge-triggered. */
 typedef struct ddl__inbound {
     int fd, passed; /* passed: the descriptor that was sent with the proof, or -1 */
     bool local;
-    ddl__replay_guard *replay_guard; /* of numbered hellos; if NULL, challenge all hellos */
+    ddl__replay_guard *replay_guard; /* records numbered hellos; NULL: challenge all hellos */
     size_t have;                     /* number of bytes in `received` */
     bool welcome;                    /* the hello was not refused: waiting for the proof */
     struct {

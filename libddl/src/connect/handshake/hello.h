@@ -24,7 +24,8 @@ enum {
     DDL__CONN_CREATE_FAILURE = 7, /* a notice only: the dialer cannot create the comm */
     DDL__CONN_PAIR = 8,      /* the control connection of members whose links open on first use: the
                                 pair's only one in the wireup; answered like a link */
-    DDL__CONN_FIRST_USE = 9, /* one of these links; `lane` is 0 for operations, 1 for messages */
+    DDL__CONN_FIRST_USE = 9, /* a link that opens on first use; `lane` is 0 for operations, 1 for
+                              * messages */
     DDL__CONN_LIST =
         10, /* requests the list of a rendezvous; carries the rendezvous's id as the comm's id */
     DDL__CONN_LATE_CONTROL = 11, /* a late control connection, from a member without one to the
@@ -69,10 +70,10 @@ typedef struct ddl__hello {
 /* Swapped magic numbers in messages and addresses reveal a host with the other byte order. */
 #define DDL__OTHER_ENDIAN "its byte order is not ours: all hosts of a job must be little-endian"
 
-/* The length of the part that shows if a message is a hello that we can read. */
+/* The length of the part that shows if a message is a readable hello. */
 enum { DDL__HELLO_HEAD = 8 };
 
-/* An answer to `hello`. */
+/* Return an answer to `hello`. */
 ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const char *text);
 
 /* Check that we can read a hello, from its head only. Sets the message, naming both versions. */

@@ -16,8 +16,8 @@ typedef struct ddl__replay_guard {
     struct ddl__replay_guard_dialer *dialers;
 } ddl__replay_guard; /* zero-initialized */
 
-/* Record a number of a dialer that has proven the secret. False if the number was used before, or
- * is so old that this is unknown. */
+/* Record a number of a dialer that has proven the secret. Returns false if the number was used
+ * before, or is so old that this is unknown. */
 bool ddl__replay_guard_add(ddl__replay_guard *seen, ddl__digest dialer, uint64_t number);
 
 void ddl__replay_guard_free(ddl__replay_guard *seen);

@@ -12,7 +12,7 @@
 #include "base/text.h"
 
 enum {
-    NOTICES = 64,      /* largest number of notices of rank 0 about missing ranks that are logged */
+    NOTICES = 64,      /* log at most this many of rank 0's notices about missing ranks */
     GIVEN_BY_ROOT = 32 /* up to this many ranks, rank 0 alone is faster than a tree */
 };
 

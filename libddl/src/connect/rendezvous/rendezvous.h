@@ -28,7 +28,7 @@ typedef struct ddl__rendezvous_record {
 } ddl__rendezvous_record;
 _Static_assert(sizeof(ddl__rendezvous_record) % 8 == 0, "padding would send uninitialized memory");
 
-/* The data of either side. */
+/* The state of one side of a rendezvous. */
 typedef struct ddl__rendezvous_plan {
     ddl_endpoint *endpoint;
     char host[256], port[8]; /* host and port of the URL */
@@ -43,19 +43,19 @@ typedef struct ddl__rendezvous_plan {
 /* Exchange the addresses at a URL. Rank 0 is the root, all others are clients. */
 ddl_status ddl__rendezvous_run(ddl__rendezvous_plan *plan, const char *url);
 
-/* The rank that gives `rank` the list: 0 in a small job, else a lower rank. */
+/* Return the rank that gives `rank` the list: 0 in a small job, else a lower rank. */
 int ddl__rendezvous_giver(int rank, int size);
 
 /* ---- the list ---- */
 
-/* The maximum size in bytes of a list of `size` ranks. */
+/* Return the maximum size in bytes of a list of `size` ranks. */
 size_t ddl__rendezvous_list_most(int size);
 
 /* Append an address to the list at `to`; returns the place for the next one. */
 unsigned char *ddl__rendezvous_list_put(unsigned char *to, const ddl__rendezvous_record *record);
 
-/* The next address of a list, whose rest is *left bytes at *at; NULL at the end of the list, or if
- * it is damaged. */
+/* Return the next address of a list, whose rest is *left bytes at *at; NULL at the end of the list,
+ * or if it is damaged. */
 const unsigned char *ddl__rendezvous_list_next(const unsigned char **at, size_t *left,
                                                size_t *length);
 
@@ -73,7 +73,7 @@ ddl_status ddl__rendezvous_receive_list(ddl__rendezvous_plan *plan, const ddl__s
 /* Wait for all clients, then hand out the list. */
 ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan);
 
-/* Check a client's record on the root, whose magic the caller has checked. Return true, with status
+/* On the root: check a client's record. The caller has checked the magic. Return true, with status
  * and text cleared, if the record is valid. Otherwise turn it into the answer to the client, with
  * the reason, and return false. */
 bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size);

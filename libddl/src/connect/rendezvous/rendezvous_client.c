@@ -31,7 +31,7 @@ static void client_warn(ddl__rendezvous_plan *p, const char *why)
              p->host, p->port, why);
 }
 
-/* The deadline of one attempt: in time for the warning, but not below a minimum. */
+/* Return the deadline of one attempt: in time for the warning, but not below a minimum. */
 static int64_t attempt_deadline(const ddl__rendezvous_plan *p)
 {
     int64_t least = ddl__now() + DDL__ATTEMPT_LEAST;
@@ -39,7 +39,7 @@ static int64_t attempt_deadline(const ddl__rendezvous_plan *p)
     return limit < p->deadline ? limit : p->deadline;
 }
 
-/* Connect to rank 0, which may not listen yet. -1 at the deadline. */
+/* Connect to rank 0, which may not listen yet. Returns -1 at the deadline. */
 static int dial_root(ddl__rendezvous_plan *p, char *why, size_t size)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;

@@ -143,7 +143,7 @@ static void root_admit_client(rendezvous_root *root, client **place)
     }
 }
 
-/* The reason to refuse a hello, or NULL. */
+/* Return the reason to refuse a hello, or NULL. */
 static const char *kind_refusal_reason(const ddl__inbound *inbound, const void *context)
 {
     (void)context;
@@ -192,8 +192,8 @@ static void client_read(rendezvous_root *root, client **place)
         client_close(place);
 }
 
-/* The place of the client to drop when there is no room: the oldest unauthenticated client, else
- * the oldest one. NULL if there are no clients. */
+/* Return the place of the client to drop when there is no room: the oldest unauthenticated client,
+ * else the oldest one. NULL if there are no clients. */
 static client **oldest_client(rendezvous_root *root)
 {
     client **oldest = NULL;
@@ -206,7 +206,7 @@ static client **oldest_client(rendezvous_root *root)
     return oldest;
 }
 
-/* A free place for a new connection. If there is none, the oldest client is dropped. */
+/* Return a free place for a new connection. If there is none, drop the oldest client. */
 static client **client_take_free(rendezvous_root *root)
 {
     for (int i = 0; i < CLIENTS_MAX; i++)
@@ -324,7 +324,7 @@ static void root_send_to_all(const rendezvous_root *root, ddl_status status, con
                                sizeof record, ddl__now() + limit);
 }
 
-/* Drop all ranks that have left; true if there were any. */
+/* Drop all ranks that have left. Returns true if there were any. */
 static bool root_drop_left(rendezvous_root *root)
 {
     bool any = false;

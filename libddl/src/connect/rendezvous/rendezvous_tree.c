@@ -32,7 +32,7 @@ typedef struct askers {
     int n;
 } askers;
 
-/* True if a connection fails at once: no process listens there, or no route leads there. */
+/* Return true if a connection fails at once: no process listens there, or no route leads there. */
 static bool fails_at_once(const struct sockaddr *to, socklen_t length)
 {
     int fd = ddl__dial(to, length, ddl__now() + DDL__S);
@@ -42,7 +42,8 @@ static bool fails_at_once(const struct sockaddr *to, socklen_t length)
     return false;
 }
 
-/* True if no process listens at the address any more. On this host, check only the unix socket. */
+/* Return true if no process listens at the address any more. On this host, check only the unix
+ * socket. */
 static bool is_gone(const ddl__address *own, const ddl__address *address)
 {
     struct sockaddr_storage to;
@@ -172,7 +173,7 @@ static void give(askers *a, ddl__comm_slot *slot)
 
 /* ------------------------------------------------------------------------------------ the asker */
 
-/* Request the list over a connection to the giver; fd may be -1 with errno. Sets *there if the
+/* Request the list over a connection to the giver; fd may be -1, with errno set. Sets *there if the
  * giver has answered. Takes over fd. */
 static ddl_status ask_over(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *giver,
                            const ddl__address *address, int fd, bool *there)
@@ -250,7 +251,7 @@ static ddl_status get_list(ddl__rendezvous_plan *plan, const ddl__rendezvous_rec
                      giver->rank, address.host, why);
 }
 
-/* The slot is opened before this rank requests the list, so that early requests to it wait. */
+/* Open the slot before requesting the list, so that early requests of other ranks wait. */
 ddl_status ddl__rendezvous_follow(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *first)
 {
     askers a = {.plan = plan};

@@ -13,11 +13,11 @@
  * links, the endpoint and the failure detector come before `lock`; the lock of a link's arrival
  * comes after it. Nothing is sent before both ends have proven the secret (handshake.h).
  *
- * If a member dies or leaves while its link is being opened: data is only sent over a connection
- * that the receiver has accepted. So a link that neither end dials lapses at once. A link that this
- * rank dials lapses when the dial has failed, or DDL__LEFT_AFTER later, because the answer may be
- * on its way, with data behind it. A peer that cannot be reached, but is not found dead, ends the
- * comm after DDL__FIRST_USE_LIMIT. */
+ * A member may die or leave while its link is being opened. Data is sent only over a connection
+ * that the receiver has accepted. Therefore a link that neither end dials lapses at once. A link
+ * that this rank dials lapses when the dial has failed, or DDL__LEFT_AFTER later, because the
+ * answer may be on its way, with data behind it. A peer that cannot be reached, but is not found
+ * dead, ends the comm after DDL__FIRST_USE_LIMIT. */
 #include "connect/wireup/first_use.h"
 
 #include <errno.h>
@@ -53,7 +53,7 @@ typedef struct link_use {
     int peer;
     bool shared; /* the pair will share memory */
     use_state state;
-    ddl__link_state gone; /* how the peer left or was lost; DDL__LINK_OPEN: it has not */
+    ddl__link_state gone; /* LEFT or LOST if the peer has left or is lost; else DDL__LINK_OPEN */
     int64_t gone_at;
 } link_use;
 
@@ -240,7 +240,7 @@ void ddl__first_use_gone(ddl__first_use *use, int peer, ddl__link_state state)
 
 /* -------------------------------------------------------------------------------------- dialing */
 
-/* True if dialing should continue. */
+/* Return true if dialing should continue. */
 static bool use_goes_on(void *context)
 {
     link_use *u = context;
@@ -253,7 +253,7 @@ static bool use_goes_on(void *context)
 
 static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d, int *passed)
 {
-    /* Reserve a descriptor: the kernel drops a received one if no number is free for it. */
+    /* Reserve a descriptor: the kernel drops a received descriptor if no number is free for it. */
     if (u->shared)
         *passed = fcntl(ddl__arena_fd(u->use->wireup.arena), F_DUPFD_CLOEXEC, 0);
     if (u->shared && *passed < 0)
@@ -271,7 +271,8 @@ static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d, int *passed)
     return ddl__late_dial(&target, d);
 }
 
-/* Under the lock: handle the result of an attempt. False if the attempt must be repeated. */
+/* Under the lock: handle the result of an attempt. Returns false if the attempt must be
+ * repeated. */
 static bool use_settle(link_use *u, ddl_status status, ddl__dial_attempt *d, int passed)
 {
     opening o;
@@ -360,7 +361,7 @@ static void *dial_asked(void *context)
 
 /* ------------------------------------------------------------------------------------ accepting */
 
-/* Under the lock: the reason to refuse a connection, or NULL. */
+/* Under the lock: return the reason to refuse a connection, or NULL. */
 static const char *find_refusal(const ddl__first_use *use, const ddl__hello *hello)
 {
     const ddl__wireup *w = &use->wireup;

@@ -12,15 +12,16 @@ struct ddl__wireup;
 
 typedef struct ddl__first_use ddl__first_use;
 
-/* Create it for the comm of this wireup; NULL without memory. Destroy it after the links. */
+/* Create the object for the comm of this wireup. Returns NULL if out of memory. Destroy it after
+ * the links. */
 ddl__first_use *ddl__first_use_create(const struct ddl__wireup *wireup);
 void ddl__first_use_destroy(ddl__first_use *use);
 
-/* During the wireup: create unopened links to a peer, or forget them. */
+/* During the wireup: create unopened links to a peer. */
 bool ddl__first_use_add(ddl__first_use *use, int peer, ddl__slots *slots, ddl__link **link,
                         ddl__link **messages);
-/* Create both unopened links to a peer that will share memory, or forget them. Both use one
- * connection. */
+/* Create both unopened links to a peer that will share memory. Both use one connection.
+ * ddl__first_use_remove forgets the links to a peer. */
 bool ddl__first_use_add_shared(ddl__first_use *use, int peer, ddl__link **link,
                                ddl__link **messages);
 void ddl__first_use_remove(ddl__first_use *use, int peer);
@@ -38,8 +39,8 @@ typedef struct ddl__first_use_events {
 /* Start to dial and accept. */
 ddl_status ddl__first_use_start(ddl__first_use *use, const ddl__first_use_events *events);
 
-/* Close the unopened links to a member that has left (DDL__LINK_LEFT) or is lost. Any thread. `use`
- * may be NULL here and in ddl__first_use_stop. */
+/* Close the unopened links to a member that has left (DDL__LINK_LEFT) or is lost. Any thread may
+ * call this. `use` may be NULL here and in ddl__first_use_stop. */
 void ddl__first_use_gone(ddl__first_use *use, int peer, ddl__link_state state);
 
 /* Stop dialing and accepting. The comm's slot must be closed before. */

@@ -12,14 +12,14 @@
 #include "connect/wireup/reach.h"
 #include "net/socket.h"
 
-/* True if neither another path nor a retry can change this answer. */
+/* Return true if neither another path nor a retry can change this answer. */
 static bool is_final(ddl_status status)
 {
     return status == DDL_OK || status == DDL_INPROGRESS || status == DDL_EPEER ||
            status == DDL_EMINORITY || status == DDL_ESTATE;
 }
 
-/* Wait for an answer; false at the deadline, or when the target says not to continue. */
+/* Wait for an answer. Returns false at the deadline, or when the target says not to continue. */
 static bool await_answer(const ddl__late_target *target, int fd, int64_t deadline)
 {
     while (target->goes_on(target->context) && ddl__now() < deadline) {
@@ -31,7 +31,7 @@ static bool await_answer(const ddl__late_target *target, int fd, int64_t deadlin
     return false;
 }
 
-/* The peer's endpoint has admitted us: receive the answer of its comm. */
+/* Receive the answer of the peer's comm, after the peer's endpoint has admitted us. */
 static ddl_status receive_answer(const ddl__late_target *target, const ddl__dial_attempt *d)
 {
     const ddl__job *job = ddl__endpoint_job(target->wireup->endpoint);

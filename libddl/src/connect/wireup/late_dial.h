@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* late_dial.h - dials a member of an existing comm, for a connection that the two ranks did not
- * have: a link's (first_use.h), or a control connection. */
+/* late_dial.h - dials a member of an existing comm, for a connection that the pair did not open
+ * before: for a link (first_use.h), or for control messages. */
 #ifndef DDL_CONNECT_LATE_DIAL_H
 #define DDL_CONNECT_LATE_DIAL_H
 

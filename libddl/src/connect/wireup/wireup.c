@@ -10,9 +10,9 @@
  * (neighbours.h).
  *
  * Other pairs have one connection for the link and one for messages, dialed together. If the links
- * have lanes, the dialer opens each connection after the previous one was accepted: the link's, its
- * lanes, the one for messages, and its lanes. So the dialed rank knows when the pair is complete.
- */
+ * have lanes, the dialer opens each connection after the previous one was accepted: the link's own
+ * connection, its lanes, the connection for messages, and its lanes. So the dialed rank knows when
+ * the pair is complete. */
 #include "connect/wireup/wireup_state.h"
 
 #include <arpa/inet.h>
@@ -31,8 +31,9 @@
 #include "connect/addresses/neighbours.h"
 #include "net/socket.h"
 
-/* Connect to the peer's unix socket; -1 with the status. Sets *here if the peer is on this host:
- * ECONNREFUSED means that it is not. If its backlog is full, wait for room. */
+/* Connect to the peer's unix socket. Returns -1 and sets *status on failure. Sets *here if the peer
+ * is on this host: ECONNREFUSED means that it is not. If the socket's backlog is full, wait for
+ * room. */
 static int connect_local(const ddl__wireup *w, int peer, bool *here, ddl_status *status)
 {
     struct sockaddr_storage to;
@@ -53,8 +54,8 @@ static int connect_local(const ddl__wireup *w, int peer, bool *here, ddl_status 
     return -1;
 }
 
-/* Start the handshake over the peer's unix socket. DDL_EUNREACHABLE if there is none, or if sharing
- * memory over it is not allowed. */
+/* Start the handshake over the peer's unix socket. Returns DDL_EUNREACHABLE if there is none, or if
+ * sharing memory over it is not allowed. */
 static ddl_status dial_local(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl_status status = DDL_OK;
@@ -103,7 +104,7 @@ static void fall_back_to_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
     a->tcp = true;
 }
 
-/* Returns an error only if a member has failed. */
+/* Start to dial a peer. Returns an error only if a member has failed. */
 static ddl_status peer_dial_start(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl_status status = may_share(w) ? dial_local(w, peer, a) : DDL_EUNREACHABLE;
@@ -133,8 +134,8 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
         if (status == DDL_OK)
             status = peer_join_local(w, peer, &a->attempt);
     }
-    /* A member has failed: another transport is no help. A connection that was dialed is completed,
-     * since it may have been answered. */
+    /* After a member has failed, another transport does not help. A connection that was dialed is
+     * still completed, since it may have been answered. */
     if (ddl__creation_is_told(w->creation) && a->attempt.fd < 0)
         return status;
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && w->kinds & DDL_LINK_TCP) {
@@ -148,7 +149,7 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
     return fail_deadline(w, peer, status);
 }
 
-/* True if the creation opens no connection between this rank and the peer. */
+/* Return true if the creation opens no connection between this rank and the peer. */
 static bool is_late(const ddl__wireup *w, int peer)
 {
     return peer != w->rank && w->first_use &&

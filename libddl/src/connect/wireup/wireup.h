@@ -12,20 +12,21 @@
 #include "net/tcp/tcp.h"
 
 /* The control connection to a member, for the failure detector. Members that share memory keep the
- * connection over which they passed it. Over TCP, the control connection is dialed together with
- * the links, unless the links have lanes. */
+ * connection over which they exchanged the memory. Over TCP, the control connection is dialed
+ * together with the links, unless the links have lanes. */
 typedef struct ddl__control_dial {
     int fd;               /* -1: none yet */
     bool late;            /* opened only if an agreement needs it: see neighbours.h */
     bool open;            /* both sides have opened the connection */
     ddl__seal *seal;      /* encrypts the open connection, or NULL */
-    ddl__session session; /* if not open, with a lower rank: hello and proof were sent */
+    ddl__session session; /* with a lower rank: the session of the hello and proof that were sent;
+                           * unused once open */
     uint64_t after; /* from a higher rank: the number of its link's hello. A control connection
                        with a lower number belongs to a failed attempt */
 } ddl__control_dial;
 
-/* Create returns NULL without memory. Destroy closes the remaining connections; `controls` may be
- * NULL. */
+/* ddl__controls_create returns NULL if out of memory. ddl__controls_destroy closes the remaining
+ * connections; `controls` may be NULL. */
 ddl__control_dial *ddl__controls_create(int size);
 void ddl__controls_destroy(ddl__control_dial *controls, int size);
 void ddl__control_dial_close(ddl__control_dial *control);
@@ -61,16 +62,16 @@ ddl_status ddl__wireup_run(const ddl__wireup *wireup);
  * the links already. */
 ddl_status ddl__wireup_find_reason(const ddl__wireup *wireup, ddl_status lost);
 
-/* Look once for another reason of a loss than a death. Not DDL_OK: the creation fails for that
- * reason. Sets *is_over once no other reason is expected any more. */
+/* Check once if a loss has another reason than a death. If the result is not DDL_OK, the creation
+ * fails for that reason. Sets *is_over once no other reason is expected any more. */
 ddl_status ddl__wireup_look_for_reason(const ddl__wireup *wireup, bool *is_over);
 
-/* Send the other members the reason why this member cannot create the comm. It is the message set,
- * and stays set. Linked members receive it over their links. Others receive a create-failure notice
- * at their endpoints, within DDL__CREATE_FAILURE_LIMIT. A reason that another member has sent is
- * forwarded only over links, because that member notifies the others itself. Members without a link
- * are not sent a time-out, because they are late and this rank may try again, nor
- * DDL__SUPERSEDED. */
+/* Send the other members the reason why this member cannot create the comm. The reason is this
+ * thread's message, which stays set. Linked members receive it over their links. Others receive a
+ * create-failure notice at their endpoints, within DDL__CREATE_FAILURE_LIMIT. A reason that another
+ * member has sent is forwarded only over links, because that member notifies the others itself.
+ * Members without a link get no notice of a time-out, because they are late and this rank may try
+ * again. They get no notice of DDL__SUPERSEDED either. */
 void ddl__wireup_announce_failure(const ddl__wireup *wireup, ddl_status status);
 
 #endif

@@ -15,8 +15,8 @@
 #include "connect/endpoint/race.h"
 #include "net/socket.h"
 
-/* The reason to refuse a lane, or NULL. Lanes arrive in order after their link. The second link has
- * as many lanes as the first. */
+/* Return the reason to refuse a lane, or NULL. Lanes arrive in order after their link. The second
+ * link has as many lanes as the first. */
 static const char *find_lane_refusal(const ddl__hello *hello, const ddl__link *link,
                                      const ddl__link *messages)
 {
@@ -30,7 +30,7 @@ static const char *find_lane_refusal(const ddl__hello *hello, const ddl__link *l
     return NULL;
 }
 
-/* The reason to refuse an accepted connection, or NULL. */
+/* Return the reason to refuse an accepted connection, or NULL. */
 static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *hello)
 {
     if (hello->to != (uint32_t)w->rank || hello->size != (uint32_t)w->size ||
@@ -66,7 +66,8 @@ static bool send_member_answer(const ddl__wireup *w, const ddl__accepted *accept
                              ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
 }
 
-/* Create the member's link, or refuse the connection. True if the member now has both links. */
+/* Create the member's link, or refuse the connection. Returns true if the member now has both
+ * links. */
 static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
 {
     const ddl__hello *hello = &accepted->hello;
@@ -99,8 +100,8 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
     return false;
 }
 
-/* Accept the next connection; false if none arrives in time. Sets *pair if it was the last one of
- * its pair. */
+/* Accept the next connection. Returns false if none arrives in time. Sets *pair if it was the last
+ * one of its pair. */
 static bool accept_next(const ddl__wireup *w, int64_t deadline, bool *pair)
 {
     ddl__accepted accepted;
@@ -119,14 +120,15 @@ void ddl__wireup_accept_waiting(const ddl__wireup *w)
         ;
 }
 
-/* The state of the search for a higher rank that exited before it connected, since no other rank
- * dials it. */
+/* The state of the search for a higher rank that exited before it connected. No other rank dials
+ * such a rank. */
 typedef struct search {
     int peer; /* the rank that was probed last */
     int64_t at, interval;
 } search;
 
-/* A higher rank that has connected dials all that are missing here, or searches for them itself. */
+/* Return true if no higher rank has connected. A higher rank that has connected dials the ranks
+ * that are missing here, or searches for them itself. */
 static bool is_first_to_search(const ddl__wireup *w)
 {
     for (int peer = w->rank + 1; peer < w->size; peer++)
@@ -135,8 +137,8 @@ static bool is_first_to_search(const ddl__wireup *w)
     return true;
 }
 
-/* True if the peer's unix socket, if it is on this host, and all its addresses refuse connections.
- * Accepts members meanwhile. *status is not DDL_OK if the creation has failed. */
+/* Return true if the peer's unix socket, if it is on this host, and all its addresses refuse
+ * connections. Accepts members meanwhile. *status is not DDL_OK if the creation has failed. */
 static bool refuses_all(const ddl__wireup *w, int peer, ddl_status *status)
 {
     struct sockaddr_storage to;

@@ -151,8 +151,8 @@ static void warn_missing(const ddl__wireup *w)
         named > 1 ? "s" : "", missing);
 }
 
-/* True if a member has closed its control connection. Report that to the link, if it cannot detect
- * it itself. */
+/* Return true if a member has closed its control connection. Report that to the link, if it cannot
+ * detect it itself. */
 static bool pair_has_ended(const ddl__wireup *w, int peer)
 {
     const ddl__control_dial *control = &w->controls[peer];
@@ -206,9 +206,9 @@ static ddl_status check_notices(const ddl__wireup *w)
                      w->addresses[failure.from].host, failure.text);
 }
 
-/* True if this rank has no open link to the member. If an engine owns the links, all members were
- * connected, and only w->lost is missing. Any other member may have completed this creation and
- * begun the next one. */
+/* Return true if this rank has no open link to the member. If an engine owns the links, all members
+ * were connected, and only w->lost is missing. Any other member may have completed this creation
+ * and begun the next one. */
 static bool is_missing(const void *context, int rank)
 {
     const ddl__wireup *w = context;

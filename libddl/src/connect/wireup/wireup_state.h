@@ -51,7 +51,7 @@ bool ddl__wireup_make_links(const ddl__wireup *w, int peer, const ddl__hello *he
                             const ddl__session *session, ddl__side side, int fd, int passed,
                             uint64_t pointer);
 
-/* The connection's name in messages: "eth0 10.0.0.1 to 10.0.0.2". */
+/* Write the connection's name for messages, such as "eth0 10.0.0.1 to 10.0.0.2". */
 void ddl__wireup_name_connection(const ddl__address *own, int fd, char *name, size_t size);
 
 /* Destroy the links that ddl__wireup_make_links has created. */
@@ -59,7 +59,7 @@ void ddl__wireup_unmake_links(const ddl__wireup *w, int peer, uint8_t kind);
 
 /* ---- wireup_dial.c ---- */
 
-/* The time `limit` from now, but not after the deadline. */
+/* Return the time `limit` from now, but not after the deadline. */
 int64_t ddl__wireup_within(const ddl__wireup *w, int64_t limit);
 
 ddl__hello ddl__wireup_hello(const ddl__wireup *w, int peer, uint8_t kind);
@@ -70,11 +70,12 @@ void ddl__dial_cancel(ddl__dial_attempt *d);
 ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
                            const ddl__hello *hello);
 
-/* The deadline of one step of a dial, `limit` from now, and the check to call while waiting. The
- * check answers higher ranks and checks the members. There is none if the wireup has no links. */
+/* Return the deadline of one step of a dial, `limit` from now, and the check to call while waiting.
+ * The check answers higher ranks and checks the members. There is no check if the wireup has no
+ * links. */
 ddl__until ddl__wireup_until(const ddl__wireup *w, int64_t limit);
 
-/* True if only one path has failed, so others may be tried. Otherwise the creation fails. */
+/* Return true if only one path has failed, so others may be tried. Otherwise the creation fails. */
 static inline bool ddl__is_path_failure(const ddl__wireup *w, ddl_status status)
 {
     bool is_told = w->creation && ddl__creation_is_told(w->creation);
@@ -84,7 +85,7 @@ static inline bool ddl__is_path_failure(const ddl__wireup *w, ddl_status status)
 /* Wait for the answer of the peer's endpoint. */
 ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d);
 
-/* True if both links with the peer exist, with all their lanes. */
+/* Return true if both links with the peer exist, with all their lanes. */
 bool ddl__wireup_is_connected(const ddl__wireup *w, int peer);
 
 /* Describe the members that this rank waits for, and the endpoint's last refusal, like "1 on a, 3
@@ -123,11 +124,13 @@ ddl__path_ends ddl__wireup_path_ends(const ddl__wireup *w, int peer, ddl__path p
 ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
                                      uint8_t kind, unsigned lane, ddl__path path);
 
-/* Dial over the remaining paths in turn until one connects. Not DDL_OK: a member has failed. */
+/* Dial over the remaining paths in turn until one connects. If the result is not DDL_OK, a member
+ * has failed. */
 ddl_status ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind);
 
 /* Connect to the ranks from `first` to first + n - 1 that use TCP (a[i].tcp), all at once, and
- * start their handshakes. Not DDL_OK: a member has failed (ddl__wireup_check_members). */
+ * start their handshakes. If the result is not DDL_OK, a member has failed
+ * (ddl__wireup_check_members). */
 ddl_status ddl__wireup_start_tcp(const ddl__wireup *w, int first, int n, ddl__peer_dial *a);
 
 /* Complete the link, with its lanes. */

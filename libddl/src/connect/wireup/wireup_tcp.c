@@ -83,8 +83,8 @@ ddl_status ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial 
     return DDL_OK;
 }
 
-/* Dial the connection for messages and the control connection. A failed one is dialed again later.
- */
+/* Dial the connection for messages and the control connection. A connection that fails is dialed
+ * again later. */
 static ddl_status start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl__path path = a->paths.path[a->path];

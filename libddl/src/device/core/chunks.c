@@ -219,7 +219,7 @@ static size_t whole_bytes(const ddl__chunks *c)
     return recv_offset(c) + (size_t)c->received.count * c->element;
 }
 
-/* Return the start of the buffer whose range `extent` is at `range`. */
+/* Return the start of a buffer; `range` points to its range `extent`. */
 static void *buffer_of(unsigned char *range, const ddl__share *extent, size_t element)
 {
     return (void *)((uintptr_t)range - (size_t)extent->start * element);

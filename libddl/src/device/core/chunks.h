@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chunks.h - the division of an operation on device buffers into operations on host memory, equal
- * on all ranks. An operation on even blocks has many chunks: each is the same range of elements of
- * every block. Operations on uneven blocks and ordered sums have one. */
+/* chunks.h - divides an operation on device buffers into operations on host memory. All ranks get
+ * the same division. An operation on even blocks has many chunks: each is the same range of
+ * elements of every block. An operation on uneven blocks, or an ordered sum, has one chunk. */
 #ifndef DDL_DEVICE_CORE_CHUNKS_H
 #define DDL_DEVICE_CORE_CHUNKS_H
 
@@ -19,7 +19,7 @@ typedef struct ddl__chunks {
     int64_t n; /* number of chunks; at least 1 */
     int size;  /* size of the comm */
     size_t element;
-    bool by_nccl;  /* NCCL takes part. The caller sets this and `rest` */
+    bool by_nccl;  /* the call uses NCCL; set by the caller, like `rest` */
     int64_t rest;  /* elements of the program's call that are not in `call` */
     bool is_whole; /* the only chunk has the layout of the caller's buffers */
 
@@ -33,7 +33,7 @@ typedef struct ddl__chunks {
     /* If the buffers are cut into several chunks (is_whole is false): */
     int64_t elements; /* elements of a block in each chunk but the last */
     int blocks;       /* number of blocks in the chunk's memory */
-    int recv_block;   /* index there of the receive buffer's first block; 0: in place */
+    int recv_block;   /* index of the receive buffer's first block in the memory; 0: in place */
     ddl__copied in, out;
     const ddl__call *const *packed; /* all-reduces that are packed in `call`, in one chunk */
     int n_packed;                   /* 0: not packed */
@@ -50,7 +50,7 @@ int64_t ddl__chunk_count(const ddl__chunks *chunks, int64_t k);
 size_t ddl__chunk_bytes(const ddl__chunks *chunks, int64_t k);
 
 /* Make the operation of chunk k, in this memory. It refers to nothing that the caller owns. Free
- * its bundle when it has ended. Return false if out of memory. */
+ * its bundle when the operation has ended. Return false if out of memory. */
 bool ddl__chunk_call(const ddl__chunks *chunks, int64_t k, unsigned char *memory, ddl__call *made);
 
 /* Copies between `device` and `host`. Returns false to stop. */

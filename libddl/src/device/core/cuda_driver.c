@@ -14,8 +14,7 @@ static const struct {
 
 ddl_status ddl__cuda_open(ddl__cuda *cuda)
 {
-    /* The library is never closed: other users of the driver in this process, and its own threads,
-     * remain. */
+    /* The driver is never closed: its threads, and its other users in this process, remain. */
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library)
         return ddl__fail(DDL_EUNSUPPORTED,

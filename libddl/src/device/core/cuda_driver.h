@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_driver.h - the CUDA driver, opened at run time: a build needs no toolkit, and nothing
- * changes on machines without a driver. Names, values and types are those of its binary
- * interface. */
+ * changes on machines without a driver. Names, values and types are the same as in the driver's
+ * binary interface. */
 #ifndef DDL_DEVICE_CORE_CUDA_DRIVER_H
 #define DDL_DEVICE_CORE_CUDA_DRIVER_H
 

@@ -11,8 +11,8 @@ typedef struct ddl__device_config {
     ddl__engine *engine;
     int rank, size;
     char *const *names;            /* "rank 2 on host", by rank; they outlive the device */
-    ddl__regions *regions;         /* of the endpoint */
-    const ddl__topology *topology; /* of the comm */
+    ddl__regions *regions;         /* the endpoint's regions */
+    const ddl__topology *topology; /* the comm's topology */
     bool in_order;         /* reductions of floats have an order, which NCCL does not follow */
     uint64_t direct_bytes; /* operations of at least this size may use NCCL; 0: none */
     bool uses_nccl;        /* this rank may use NCCL */

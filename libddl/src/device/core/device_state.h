@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_state.h - the internals of a device, for the files that implement it: device.c
  * (operations), device_open.c (creation, end, and detection of GPU failures), core/pinned.c (host
- * memory that the device copies to and from), nccl/nccl_ranks.c and nccl/nccl_operations.c (ranks
- * with one GPU each; nccl_ranks.h).
+ * memory that the device copies to and from), nccl/nccl_ranks.c and nccl/nccl_operations.c (NCCL,
+ * for ranks with one GPU each; see nccl_ranks.h).
  *
  * Design notes.
  *
@@ -26,9 +26,9 @@
  * from running ahead of `from` when the comm fails.
  *
  * Both streams and the engine run in the order of the calls, so none waits for a later one. `order`
- * is held from the choice of the memory until all is queued, to keep the three orders equal. Named
- * operations run in an order that rank 0 decides, so they are rejected: they would need separate
- * streams.
+ * is held from the choice of the memory until everything is queued, to keep the three orders equal.
+ * Named operations run in an order that rank 0 decides, so they are rejected: they would need
+ * separate streams.
  *
  * A call of the driver may block until a stream has room, for which the stream may first have to
  * run a host function. So host functions never take `order`. They take `lock`, which guards the
@@ -67,7 +67,7 @@ typedef struct ddl__pinned {
     uint32_t uses;
 } ddl__pinned;
 
-typedef struct ddl__device_nccl ddl__device_nccl; /* nccl_ranks.h */
+typedef struct ddl__device_nccl ddl__device_nccl; /* defined in nccl_ranks.h */
 
 typedef struct ddl__device_chunk {
     ddl__hold hold;
@@ -100,7 +100,8 @@ struct ddl__device {
     ddl__cuda_device number;
     ddl__cuda_context context;
     ddl__cuda_stream from, to;
-    unsigned char *slots;    /* memory of ddl_alloc's kind: members of this host read it in place */
+    unsigned char *slots;    /* memory like that of ddl_alloc: members of this host read it in
+                              * place */
     ddl__pinned *slot_words; /* one word for each slot */
     ddl__cuda_event freed[DDL__SLOTS]; /* the last copies from the slot are done */
 
@@ -146,7 +147,7 @@ ddl_status ddl__device_check(const ddl__device *device, const void *address);
  * device, the engine ends the comm a little later. */
 bool ddl__device_is_alive(const ddl__device *device);
 
-/* Under `lock`: end the comm, once, because the GPU does not copy, or not in time. */
+/* Under `lock`: end the comm, once, because the GPU's copies fail or take too long. */
 void ddl__device_fail(ddl__device *device, ddl_status status, const char *why);
 
 /* Free everything of an operation that was not submitted or has ended. */

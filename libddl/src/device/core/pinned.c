@@ -3,8 +3,9 @@
 
 #include "device/core/device_state.h"
 
-/* Round up to a power of two, so that memory is reused for different sizes. It is freed only with
- * the device: freeing may make the driver wait for the GPU, which may wait for this call. */
+/* Round up to a power of two, so that memory is reused for different sizes. Pinned memory is freed
+ * only with the device: freeing may make the driver wait for the GPU, which may wait for this
+ * call. */
 static size_t rounded(size_t bytes)
 {
     size_t up = DDL__WORD_BYTES;

@@ -13,8 +13,8 @@ static const struct {
 } functions[] = {DDL__NCCL_FUNCTIONS(ENTRY)};
 #undef ENTRY
 
-/* Open the NCCL that is already in the process, loaded by a package that includes it; else the
- * system's. It is never closed, because it has threads. */
+/* Open the NCCL that a package has already loaded into this process, else the system's. It is never
+ * closed, because it has threads. */
 static void *open_library(void)
 {
     int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl.h - NVIDIA's collectives for GPUs, opened at run time: programs that use several GPUs often
- * include it, as PyTorch and JAX do. Names, values and types are those of its binary interface. */
+/* nccl.h - NCCL, NVIDIA's library of collectives for GPUs, opened at run time. Packages for several
+ * GPUs, such as PyTorch and JAX, include it. Names, values and types are the same as in NCCL's
+ * binary interface. */
 #ifndef DDL_DEVICE_NCCL_NCCL_H
 #define DDL_DEVICE_NCCL_NCCL_H
 
@@ -109,7 +110,7 @@ ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op, int ranks);
 
 /* ---- nccl_end.c ---- */
 
-/* How to end a communicator. A separate thread does it, because NCCL may wait without a limit for
+/* How to end a communicator. A separate thread ends it, because NCCL may wait without a limit for
  * the other ranks of the host and for the program's streams. An abort ends kernels at once. */
 typedef enum ddl__nccl_ending { DDL__NCCL_ABORTS, DDL__NCCL_DESTROYS } ddl__nccl_ending;
 

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-/* The state shared by the ending thread and its waiter; the second that leaves frees it. */
+/* The state shared by the ending thread and its waiter; the last to leave frees it. */
 typedef struct ending {
     ddl__nccl library;
     ddl__nccl_comm *comm;

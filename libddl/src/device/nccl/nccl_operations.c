@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations by NCCL: nccl_ranks.h has the design notes. */
+/* Runs operations by NCCL. nccl_ranks.h has the design notes. */
 #include <stdio.h>
 
 #include "base/dtype.h"
@@ -89,7 +89,7 @@ static ddl_status add_agreement(const ddl__chunks *chunks, chunk *c)
     return ddl__group_add(c->operation->group, &call);
 }
 
-/* Add the operation of this rank's part, with the parts of the other hosts. */
+/* Add the operation that reduces this rank's part with the parts of the other hosts. */
 static ddl_status add_part(const ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
     ddl__call call = *chunks->call;

@@ -307,8 +307,8 @@ static ddl_status start_all(ddl__device *d, int64_t timeout_ms, bool *is_possibl
     return find_all(d, *is_here, timeout_ms, is_possible);
 }
 
-/* Check, by operations of all ranks, whether all of them can use NCCL, and start it on them. If
- * they cannot, `why` is the reason. */
+/* Find out, by operations of all ranks, if all ranks can use NCCL, and start NCCL on them. If they
+ * cannot, `why` is the reason. */
 static ddl_status begin_all(ddl__device *d, int64_t timeout_ms, bool *is_possible, char *why)
 {
     bool is_here = true;
@@ -352,7 +352,7 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms)
 }
 
 /* Return true if the call is long enough. All ranks get the same result, so it must not depend on
- * what only some know, such as scales. */
+ * values that only some ranks know, such as scales. */
 static bool is_long(const ddl__device *d, const ddl__call *call)
 {
     ddl__chunks chunks;

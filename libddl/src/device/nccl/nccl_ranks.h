@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_ranks.h - long operations of ranks with one GPU each, by NCCL within a host.
+/* nccl_ranks.h - runs long operations of ranks with one GPU each, by NCCL within a host.
  *
  * Design notes. On one host, an operation is one NCCL operation, in a separate stream, between an
  * event of the caller's stream and an event for `to`. Between hosts there are only all-reduces, in
@@ -15,24 +15,23 @@
  * before the all-gather that waits for the network. That order is the same on all ranks. The
  * remaining elements, fewer than a host has ranks, use host memory.
  *
- * NCCL itself neither compares what the ranks call nor detects a dead rank: its kernels wait
- * forever. So each operation has a part in the engine that compares the calls (only_agrees), for
- * which no stream waits. It starts when the rank's stream has reached the operation, so it shows
- * which rank is late. If it fails, by a difference, a death or the limit of the operation, the comm
- * ends. Then the watcher (device_open.c) aborts NCCL's communicator: its kernels end, and the
- * streams continue. The engine's part may end after NCCL's work, so an operation is freed when both
- * have ended.
+ * NCCL itself neither compares the ranks' calls nor detects a dead rank: its kernels wait forever.
+ * So each operation has a part in the engine that compares the calls (only_agrees), for which no
+ * stream waits. It starts when the rank's stream has reached the operation, so it shows which rank
+ * is late. If it fails, by a difference, a death or the limit of the operation, the comm ends. Then
+ * the watcher (device_open.c) aborts NCCL's communicator: its kernels end, and the streams
+ * continue. The engine's part may end after NCCL's work, so an operation is freed when both have
+ * ended.
  *
  * Calls with the communicator do not block. A call may be in progress when it returns; the caller
- * polls until it is done, or until the comm has ended. One thread at a time is in NCCL with a
+ * polls until it is done, or until the comm has ended. One thread at a time calls NCCL with a
  * communicator (`in_call`). The end of a communicator may wait for other ranks and for the
  * program's streams, so it has its own thread (nccl_end.c).
  *
  * The driver may hold a lock while NCCL frees memory and waits for all kernels, including those of
  * other comms. So the watcher does not call the driver for a comm that uses NCCL, but polls NCCL.
  *
- * The bits of sums of floats are those of NCCL's order of additions, which depends on the
- * machine. */
+ * The bits of float sums follow from NCCL's order of additions, which depends on the machine. */
 #ifndef DDL_DEVICE_NCCL_NCCL_RANKS_H
 #define DDL_DEVICE_NCCL_NCCL_RANKS_H
 
@@ -44,7 +43,7 @@ enum { DDL__NCCL_SCRATCHES = 40 }; /* each has twice the bytes of the previous o
 /* The record that a rank sends to the others, to decide whether NCCL can be used. */
 typedef struct ddl__nccl_peer {
     ddl__cuda_uuid uuid; /* UUID of the GPU of this rank */
-    int64_t version;     /* version of its NCCL; 0: none that it may use */
+    int64_t version;     /* version of its NCCL; 0: it may use none */
 } ddl__nccl_peer;
 
 /* The decision whether the comm uses NCCL. */
@@ -67,21 +66,21 @@ struct ddl__device_nccl {
     size_t scratch_bytes; /* bytes of the last scratch buffer */
 
     ddl__nccl_comm *created; /* written by NCCL; use `comm` instead */
-    /* under the device's lock, as in_call; NULL: none, or being ended */
+    /* guarded by the device's lock, like in_call; NULL: none, or being ended */
     ddl__nccl_comm *comm;
-    bool in_call; /* a thread is in NCCL with `comm` */
+    bool in_call; /* a thread is calling NCCL with `comm` */
 };
 
 /* ---- nccl_ranks.c ---- */
 
-/* Find whether NCCL runs this call, equally on all ranks. The first call that is long enough waits
- * until all ranks have called it, and starts NCCL. Under `order`, in the device's context. If the
- * result is not DDL_OK, the ranks could not decide, and the comm ends. */
+/* Find out if NCCL runs this call. All ranks get the same result. The first call that is long
+ * enough waits until all ranks have called it, and starts NCCL. Under `order`, in the device's
+ * context. If the status is not DDL_OK, the ranks could not decide, and the comm ends. */
 ddl_status ddl__nccl_find_way(ddl__device *device, const ddl__call *call, bool *by_nccl);
 
-/* Call NCCL between these two functions, with the communicator that ddl__nccl_enter returns; NULL
- * if there is none any more. ddl__nccl_leave takes the call's result, waits until the call is done,
- * and returns true if it has succeeded; otherwise the message is set. */
+/* Call NCCL only between these two functions, with the communicator that ddl__nccl_enter returns
+ * (NULL if there is none any more). ddl__nccl_leave takes the call's result, waits until the call
+ * is done, and returns true if it has succeeded; otherwise the message is set. */
 ddl__nccl_comm *ddl__nccl_enter(ddl__device *device);
 bool ddl__nccl_leave(ddl__device *device, ddl__nccl_comm *comm, const char *symbol, int result);
 
@@ -89,7 +88,7 @@ bool ddl__nccl_leave(ddl__device *device, ddl__nccl_comm *comm, const char *symb
  * set. */
 bool ddl__nccl_look(ddl__device *device);
 
-/* Abort NCCL's operations because the comm has ended. Not under `lock`. */
+/* Abort NCCL's operations because the comm has ended. Not called under `lock`. */
 void ddl__nccl_abort(ddl__device *device);
 
 /* Free everything, after all queued work is done. NULL is allowed. */
@@ -97,11 +96,11 @@ void ddl__nccl_destroy(ddl__device *device, ddl__device_nccl *nccl);
 
 /* ---- nccl_operations.c; all under `order`, in the device's context ---- */
 
-/* Return true if NCCL can run this call, equally on all ranks. */
+/* Return true if NCCL can run this call. All ranks get the same result. */
 bool ddl__nccl_takes(const ddl__device *device, const ddl__call *call);
 
-/* Divide such a call into chunks. `rest` is its remainder for host memory, with a count of 0 if
- * there is none. `main` is the other part, and must outlive the chunks. */
+/* Divide a call for NCCL into chunks. `rest` is the remainder of the call, for host memory; its
+ * count may be 0. `main` is the other part, and must outlive the chunks. */
 void ddl__nccl_cut(const ddl__device *device, const ddl__call *call, ddl__call *main,
                    ddl__call *rest, ddl__chunks *chunks);
 

@@ -13,8 +13,8 @@ enum {
     DDL__NAMES_WIRE = 1 << 28 /* only in copies: the text names the wire format, even f32 */
 };
 
-/* The signature of a call, which ranks compare: sequence, kind, dtype, op, wire format, even or
- * uneven blocks, root and count. */
+/* Return the signature of a call, which ranks compare: sequence, kind, dtype, op, wire format, even
+ * or uneven blocks, root and count. */
 static inline ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence)
 {
     uint64_t root = (uint64_t)call->root + call->counts_digest;
@@ -25,21 +25,23 @@ static inline ddl__signature ddl__signature_of(const ddl__call *call, uint32_t s
                              root << DDL__COUNT_BITS | (uint64_t)call->count}};
 }
 
-/* The signature of a group: the number of calls and a digest of them. */
+/* Return the signature of a group: the number of calls and a digest of them. */
 ddl__signature ddl__signature_of_group(const ddl_group *group);
 
 /* Change the signature of an operation on uneven blocks to the signature of the spans of one block.
  * Its count is the block's count, because two ranks need not know the other counts. */
 void ddl__sign_block(ddl__signature *signature, int64_t count);
 
-/* The name of a kind, such as "all-reduce"; the kind of a name, 0 if there is none. */
+/* Return the name of a kind, such as "all-reduce"; return the kind of this name, or 0 if there is
+ * none. */
 const char *ddl__kind_name(ddl__kind kind);
 ddl__kind ddl__kind_named(const char *name);
 
 /* Let the texts of both operations name their wire formats, if these differ. */
 void ddl__name_wires(ddl__signature *one, ddl__signature *other);
 
-/* "all-reduce(f32, 100, sum)", "all-reduce(f32, 100, sum, int8 on the wire)" */
+/* Describe an operation, like "all-reduce(f32, 100, sum)" or "all-reduce(f32, 100, sum, int8 on the
+ * wire)". */
 void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature);
 
 /* Return true if ranks with these two signatures may have called the same operation. Counts of
@@ -49,13 +51,13 @@ bool ddl__signatures_agree(const ddl__signature *one, const ddl__signature *othe
 /* Describe an operation as one rank has called it: without a count if it is uneven. */
 void ddl__describe_whole(char *text, size_t size, const ddl__signature *signature);
 
-/* "all-reduce(f32, 100, sum) as operation 57" */
+/* Describe an operation and its number, like "all-reduce(f32, 100, sum) as operation 57". */
 void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);
 
-/* The call that a signature describes: kind, dtype, count, op and root. */
+/* Return the call that a signature describes: kind, dtype, count, op and root. */
 ddl__call ddl__call_of(const ddl__signature *signature);
 
-/* "receive(f32, 100, from any rank, tag 7)": a message. */
+/* Describe a message, like "receive(f32, 100, from any rank, tag 7)". */
 void ddl__describe_call(char *text, size_t size, const ddl__call *call);
 
 #endif

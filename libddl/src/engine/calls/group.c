@@ -121,7 +121,7 @@ static ddl_status make_bundle(ddl__call *whole, const ddl__call *const *packed, 
     whole->bundle = bundle;
     whole->count = (int64_t)(bytes / ddl__dtype_size(whole->dtype));
     whole->send = whole->recv = bundle->scratch;
-    whole->prescale = whole->postscale = 0; /* the scales of the single calls are applied */
+    whole->prescale = whole->postscale = 0; /* each call's own scales are applied */
     return DDL_OK;
 }
 

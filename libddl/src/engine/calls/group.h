@@ -31,18 +31,18 @@ struct ddl_group {
     ddl__part *parts; /* NULL until arranged */
     uint32_t n_parts;
 
-    /* Under the engine's lock. */
+    /* These fields are guarded by the engine's lock. */
     ddl_work *work;     /* the work of the current submission; NULL: none */
     uint32_t left;      /* parts that are not complete */
-    bool held;          /* complete only after ddl__engine_release_group as well */
+    bool held;          /* the work completes only after ddl__engine_release_group, too */
     ddl_status outcome; /* the status from ddl__engine_release_group */
     bool destroyed;     /* the caller has destroyed it; freed on completion */
 };
 
-/* Return NULL if out of memory (message set). */
+/* Create a group. Return NULL if out of memory (message set). */
 ddl_group *ddl__group_create(ddl__engine *engine, int64_t limit_ms);
 
-/* Add a checked call and take ownership of its blocks. Not while the group is submitted. */
+/* Add a checked call and take ownership of its blocks. The group must not be submitted. */
 ddl_status ddl__group_add(ddl_group *group, const ddl__call *call);
 
 /* Make the parts unless they exist. `wires`: some ranks are connected by TCP. */
@@ -50,8 +50,8 @@ ddl_status ddl__group_arrange(ddl_group *group, bool wires);
 
 /* Choose calls[first] and all later calls that are packed with it: small all-reduces of one dtype
  * and op, of at most `most` bytes together. Skips calls that are marked in `taken`, and marks the
- * chosen ones. Returns their number; 0 if calls[first] is not small. Ignores scales, because each
- * rank has its own. */
+ * chosen calls. Returns their number, or 0 if calls[first] is not small. Ignores scales, because
+ * each rank has its own. */
 uint32_t ddl__calls_pack(const ddl__call *calls, uint32_t n, uint32_t first, size_t small,
                          size_t most, bool *taken, const ddl__call **packed);
 

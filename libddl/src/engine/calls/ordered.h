@@ -13,13 +13,13 @@ struct ddl_order {
     unsigned generation; /* generation of the process that created it */
     atomic_uint references;
     int ranks;
-    int most_parts;  /* most parts of any rank */
+    int most_parts;  /* largest number of parts of a rank */
     uint16_t digest; /* digest of the owners; never 0 */
     int *parts;      /* number of parts, by rank */
     int owners[];
 };
 
-/* Return NULL if out of memory. Owners must be below `ranks`. */
+/* Create an order. Owners must be below `ranks`. Return NULL if out of memory. */
 ddl_order *ddl__order_create(const int *owners, int workers, int ranks);
 
 /* Return the additions of all ranks' parts. The parts are the operands; span i has rank i's parts.
@@ -35,7 +35,7 @@ static inline ddl_order *ddl__order_retain(ddl_order *order)
     return order;
 }
 
-/* NULL is allowed. */
+/* Drop a reference. NULL is allowed. */
 void ddl__order_release(ddl_order *order);
 
 /* Free the resources of a call other than the caller's memory. */

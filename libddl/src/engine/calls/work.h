@@ -17,7 +17,7 @@ typedef struct ddl__bundle ddl__bundle; /* defined in group.h */
 typedef struct ddl_order ddl_order;     /* defined in ordered.h */
 
 /* Ties an operation to a device that copies its buffers. The operation starts when the copies are
- * there. A word in memory tells the device when the operation has ended. */
+ * complete. A word in memory tells the device when the operation has ended. */
 typedef struct ddl__hold {
     atomic_bool ready;
     atomic_uint *word; /* set to `value` when the operation has completed or failed */

@@ -13,14 +13,14 @@
  * bypass the caches, and a core that alternates between several such streams stores at half the
  * rate.
  *
- * A step takes part if its spans have arrived, if there is room for what it sends, and if it is
- * independent: it neither writes memory that an earlier step reads or writes, nor reads memory that
- * an earlier step writes. Each step does what it would do alone, element by element, so the results
- * are the same. Spans are published after the last turn. A step waits briefly for a missing span.
- * After a wait that failed, steps do not wait at all for some time.
+ * A step takes part if its spans have arrived, if there is room for the spans that it sends, and if
+ * it is independent: it neither writes memory that an earlier step reads or writes, nor reads
+ * memory that an earlier step writes. Each step does what it would do alone, element by element, so
+ * the results are the same. Spans are published after the last turn. A step waits briefly for a
+ * missing span. After a wait that failed, steps do not wait at all for some time.
  *
- * Nothing is timed here. One of LEARN waves therefore runs step by step, from which the choice of
- * stores is learned (stores.h). */
+ * Nothing is timed here. Therefore one of LEARN waves runs step by step, so that the choice of
+ * stores can be learned (stores.h). */
 
 #include <string.h>
 
@@ -28,8 +28,8 @@
 #include "net/shm/stores.h"
 
 enum {
-    /* The most ranks: with more, each sends to several ranks at a time. Four ranks on two cores
-     * took 1.25 times as long; one core per rank was not measured. */
+    /* The largest number of ranks. With more ranks, each sends to several ranks at a time. Four
+     * ranks on two cores took 1.25 times as long; one core per rank was not measured. */
     RANKS = 2,
     CURSORS = 4,
     LEAST_WAVES = 8,
@@ -40,7 +40,7 @@ enum {
     LONG_NONTEMPORAL =
         3 * 512 * 1024, /* the minimum bytes with non-temporal stores: a 1 MiB all-reduce */
     SPIN_BUDGET = 2000, /* polls for a missing span: some tens of microseconds */
-    /* maximum number of calls that do not wait after a wait has failed */
+    /* after a failed wait, this many calls at most return without waiting */
     CLAIM_BACKOFF_MAX = 256,
     TURN = 2 * DDL__LINES,
     TURN_NONTEMPORAL = DDL__LINES, /* in operations of LONG bytes */
@@ -60,8 +60,8 @@ typedef struct step_cursor {
     ddl__reduce_fn *reduce; /* NULL: the step copies */
     int64_t divisor;
     ddl__copy_fn *store; /* stores into the span, or stores a copy */
-    const char *read;    /* what the step reads of the caller's buffers; or NULL */
-    char *written;       /* what the step writes of the caller's buffers; or NULL */
+    const char *read;    /* the part of the caller's buffers that the step reads; or NULL */
+    char *written;       /* the part of the caller's buffers that the step writes; or NULL */
 } step_cursor;
 
 static bool ranges_overlap(const char *a, const char *b, size_t bytes_a, size_t bytes_b)
@@ -94,7 +94,7 @@ static bool cursor_find_operands(ddl__runner *runner, ddl_work *work, step_curso
     return true;
 }
 
-/* Reserve room for what the step sends to all targets. Return false if there is none. */
+/* Reserve room for the span that the step sends to all targets. Return false if there is none. */
 static bool cursor_reserve(ddl__runner *runner, ddl_work *work, step_cursor *s)
 {
     unsigned n = s->step->targets;
@@ -221,7 +221,7 @@ static bool cursor_finish(ddl__runner *runner, ddl_work *work, const step_cursor
     return true;
 }
 
-/* The step can never complete: stop the work at it. */
+/* Stop the work at this step, which can never complete. */
 static unsigned stay_at(ddl_work *work, const step_cursor *s)
 {
     work->interleaving = DDL__INTERLEAVE_NEVER;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* meter.h - the time that operations spend, by the outermost topology level that a step reaches. */
+/* meter.h - measures the time that operations spend, by the outermost topology level of each
+ * step. */
 #ifndef DDL_ENGINE_EXECUTOR_METER_H
 #define DDL_ENGINE_EXECUTOR_METER_H
 
@@ -8,7 +9,7 @@
 /* Times in nanoseconds. The driver updates them; any thread may read them. */
 typedef struct ddl__meter {
     const unsigned char *levels; /* by rank: 0 same host, 1 same rack, ... */
-    int64_t mark; /* time up to which all is accounted for; 0: no operation is running */
+    int64_t mark; /* the times count everything up to this time; 0: no operation is running */
     atomic_llong operations, spent[DDL__DIMENSIONS];
     atomic_llong waited; /* part of `spent` in which nothing could be done */
 } ddl__meter;

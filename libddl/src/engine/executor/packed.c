@@ -22,7 +22,8 @@ static int64_t piece_at(int64_t at, int64_t length)
     return length - at < PIECE ? length - at : PIECE;
 }
 
-/* Return true if an element, or with integers one of its block, has become an infinity or a NaN. */
+/* Return true if the element, or in integer formats any element of its block, has become an
+ * infinity or a NaN. */
 static bool is_special(const ddl_work *work, const unsigned char *packed, float rounded, int64_t i)
 {
     const size_t block = (size_t)(i - i % DDL__PACK_BLOCK);
@@ -31,8 +32,8 @@ static bool is_special(const ddl_work *work, const unsigned char *packed, float 
                : packed[ddl__packed_bytes(block, work->plan->bits)] == DDL__PACK_SPECIAL;
 }
 
-/* Store what was lost of each element, for the error feedback: nothing beside an infinity or a NaN,
- * since the program will discard such a result. */
+/* Store the rounding error of each element, for the error feedback. The error counts as 0 where
+ * there is an infinity or a NaN, because the program will discard such a result. */
 static void keep_errors(const ddl_work *work, float *residual, const unsigned char *packed,
                         const float *exact, const float *rounded, double factor, int64_t count)
 {
@@ -52,8 +53,8 @@ static void pack_piece(const ddl__runner *runner, const ddl_work *work, const fl
     keep_errors(work, residual, packed, values, rounded, 1, count);
 }
 
-/* Write the source, or the sum of the operands, to a span. A result, in the recv buffer, has been
- * rounded before. */
+/* Write the source, or the sum of the operands, to a span. A result in the recv buffer is already
+ * rounded. */
 static void fill(const ddl__runner *runner, const ddl_work *work, const ddl__step *step, int64_t k,
                  unsigned char *span, int64_t length)
 {
@@ -107,7 +108,7 @@ static void round_piece(const ddl__runner *runner, const ddl_work *work, float *
     memcpy(exact, values, (size_t)count * sizeof *exact);
     packer(runner, work)(packed, exact, (size_t)count);
     unpacker(runner, work)(values, packed, (size_t)count);
-    if (residual) /* the error of an average, times the ranks, is what its sum lacks */
+    if (residual) /* the error of the sum is the error of the average times the number of ranks */
         keep_errors(work, residual, packed, exact, values,
                     work->call.op == DDL_AVERAGE ? work->plan->divisor : 1, count);
 }
@@ -130,7 +131,7 @@ static void add(const ddl__runner *runner, const ddl_work *work, const ddl__step
     }
 }
 
-/* Receive a packed span, and forward what it contains. */
+/* Receive a packed span, unpack or add it, and forward the result. */
 static bool run_unpack(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
                        int64_t length)
 {

@@ -13,7 +13,8 @@ enum {
     LEND_LEAST = DDL__LEND_LEAST / 16 /* elements of a span; an element has up to 16 bytes */
 };
 
-/* Spans that peers read in place, in the caller's buffers (net/shm/lending.h). */
+/* The outcome of offering a peer a span that it reads in place, in the caller's buffer
+ * (net/shm/lending.h). */
 typedef enum loan_outcome { LOAN_MADE, LOAN_FULL, LOAN_REFUSED } loan_outcome;
 
 /* Find the shared regions of the work's buffers. A work that sends from them without copying is not
@@ -220,8 +221,8 @@ __attribute__((noinline)) static bool reduce_and_return(ddl__runner *runner, ddl
 }
 
 /* If the targets read this rank's memory, one pass writes the result to the caller's buffer and to
- * the span. If the result is not kept, it goes only to the span; if user memory is sent, only to
- * the buffer. `fold` is NULL in a step without a fold, which then costs nothing. */
+ * the span. If the result is not kept, it is written only to the span; if user memory is sent, only
+ * to the buffer. `fold` is NULL in a step without a fold: inlining removes the code for folds. */
 __attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner, ddl_work *work,
                                                              const ddl__step *step,
                                                              const ddl__fold *fold, int64_t k,
@@ -376,7 +377,7 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
     const ddl__step *step = &plan->steps[work->step];
     int64_t k = work->wave - step->skew;
     int64_t length = ddl__segment_length(step, k);
-    /* A peer that left or died after it published what this step needs does not block the work. */
+    /* A peer that left or died after it published this step's operands does not block the work. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
             (step->kind == DDL__TAKE || step->kind == DDL__UNPACK || work->lost ||

@@ -7,12 +7,12 @@
 #include "engine/executor/wait_policy.h"
 #include "reduce/reduce.h"
 
-/* Spans of at least this many bytes, if moved and not reduced, are in no cache before and do not
- * fit into one after. A plain store would fetch each line from memory first. Up to 16 MiB plain
- * stores were faster. */
+/* Spans of at least this many bytes that are moved, not reduced, are in no cache before the move
+ * and fit into none after it. A plain store would fetch each line from memory first. Up to 16 MiB
+ * plain stores were faster. */
 enum { DDL__FAR_MINIMUM = 32 * 1024 * 1024 };
 
-/* From this many waves of long spans on, a rank sends 16 MiB or more, which fits no cache. */
+/* From this many waves of long spans on, a rank sends at least 16 MiB, which fit into no cache. */
 enum { DDL__MEMORY_WAVES = 64 };
 
 /* The state of a stream that executes plans. */

@@ -81,7 +81,8 @@ static bool scale_operands(const ddl__runner *runner, ddl_work *work)
     return true;
 }
 
-/* Add to the operand what earlier calls have lost. This call has not lost anything yet. */
+/* Add the rounding errors of earlier calls to the operand, and clear them, because this call has
+ * made none yet. */
 static void add_residual(const ddl__runner *runner, ddl__call *call)
 {
     const void *operands[] = {call->send, call->residual};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* staging.h - the treatment of a work's buffers before and after its plan: scaling, and packing of
- * bundles. */
+/* staging.h - prepares a work's buffers before its plan and finishes them after it: scaling, and
+ * packing of bundles. */
 #ifndef DDL_ENGINE_EXECUTOR_STAGING_H
 #define DDL_ENGINE_EXECUTOR_STAGING_H
 

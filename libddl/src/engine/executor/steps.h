@@ -80,7 +80,7 @@ static inline bool ddl__gather(ddl__runner *runner, ddl_work *work, const ddl__s
     return whole;
 }
 
-/* The bytes of one value of an operand, and the bytes that operand `i` sends, in a step over
+/* Return the bytes of one value of an operand, and the bytes that operand `i` sends, in a step over
  * `length` elements of the result. */
 static inline size_t ddl__value_bytes(const ddl_work *work, const ddl__step *step, int64_t length)
 {
@@ -174,7 +174,7 @@ bool ddl__publish_rest(ddl__runner *runner, ddl_work *work, const ddl__step *ste
 
 /* Run as many steps of the current wave as can run together, starting with the current step, which
  * must not have started. Return how many ran; the current step is then the last of them. Return 0,
- * with nothing done, if the steps have to run one after the other. The first call decides, in
+ * without any effect, if the steps must run one after the other. The first call decides, in
  * work->interleaving, whether the work is ever interleaved. */
 unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work);
 

@@ -45,7 +45,7 @@ static void plan_log(const ddl__request *request, const ddl__plan *plan)
              plan->name, plan->n_steps, (long long)plan->waves, (long long)plan->segment);
 }
 
-/* Within one stream, only these fields differ between calls. */
+/* Compare two requests of one stream, in which only these fields can differ. */
 static bool request_is_same(const ddl__request *a, const ddl__request *b)
 {
     return a->kind == b->kind && a->count == b->count && a->element == b->element &&
@@ -255,8 +255,8 @@ static const ddl__order *order_for(const ddl__stream *stream, const ddl__call *c
     return in_order ? &stream->order->by_rank : NULL;
 }
 
-/* Return the wire format of a call's plan. Calls that share a buffer are not packed: a large value
- * of one would round another's to 0. */
+/* Return the wire format of a call's plan. Bundled calls are not packed: a large value of one call
+ * would round values of another call to 0. */
 static ddl_wire wire_of(const ddl__stream *stream, const ddl__call *call)
 {
     return call->bundle || call->count < stream->packs_from ? 0 : (ddl_wire)call->wire;

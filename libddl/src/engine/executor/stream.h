@@ -25,7 +25,7 @@ typedef struct ddl__plans {
 } ddl__plans;
 
 typedef struct ddl__stream {
-    /* Under the engine's lock. */
+    /* These fields are guarded by the engine's lock. */
     ddl_work *head, **tail;       /* submitted, not started */
     uint32_t sequence, sequences; /* number of the next work, modulo `sequences` (0: 2^32) */
     /* lower bound of the queued works' deadlines; read without the lock */
@@ -42,7 +42,7 @@ typedef struct ddl__stream {
     bool all_shared;
     const ddl__topology *topology;
     const ddl_order *order;      /* the order of the ranks' floats; NULL: any; borrowed */
-    int64_t packs_from;          /* the fewest elements of a sum that is packed */
+    int64_t packs_from;          /* minimum number of elements of a packed sum */
     ddl__algorithm by;           /* the algorithm if `choices` have none; 0: the costs choose */
     const ddl__choices *choices; /* measured choices, or NULL; borrowed, like the meter */
     ddl__meter *meter;           /* or NULL */
@@ -59,8 +59,8 @@ void ddl__stream_close(ddl__stream *stream);
 void ddl__stream_push(ddl__stream *stream, ddl_work *work);
 ddl_work *ddl__stream_pop(ddl__stream *stream);
 
-/* Under the engine's lock: return the queued work with the nearest deadline; NULL if there is none.
- * Updates queue_limit. */
+/* Under the engine's lock: return the queued work with the nearest deadline, or NULL. Updates
+ * queue_limit. */
 const ddl_work *ddl__stream_most_urgent(ddl__stream *stream);
 
 /* Called by the driver under the lock: take the next work from the queue unless one is running. */
@@ -89,7 +89,7 @@ static inline bool ddl__stream_pending(const ddl__stream *stream)
     return stream->current || stream->next || stream->head;
 }
 
-/* Start this work. False when out of memory. */
+/* Start this work. Returns false if out of memory. */
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work);
 
 /* Advance the current work. When it is finished, its result is in the caller's buffer. */
@@ -99,13 +99,14 @@ ddl__progress ddl__stream_run(ddl__stream *stream);
 int ddl__stream_candidates(const ddl__stream *stream, const ddl__call *call,
                            ddl__candidate found[DDL__ALGORITHMS]);
 
-/* Bytes of memory that the stream keeps for plans. Any thread. */
+/* Return the bytes of memory that the stream keeps for plans. Any thread may call this. */
 static inline uint64_t ddl__stream_scratch(const ddl__stream *stream)
 {
     return atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed);
 }
 
-/* Return the bytes that peers have read or stored in place (net/shm/lending.h). Any thread. */
+/* Return the bytes that peers have read or stored in place (net/shm/lending.h). Any thread may call
+ * this. */
 static inline uint64_t ddl__stream_lent(const ddl__stream *stream)
 {
     return atomic_load_explicit(&stream->runner.lent, memory_order_relaxed);

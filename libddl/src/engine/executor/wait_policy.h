@@ -7,9 +7,9 @@
  * next waits do not yield either, but sleep. That thread may be the awaited peer: then the yield
  * was the quickest way, and a sleep would only add a wakeup. So a yield during which a peer's
  * driver started on this core is no reason to sleep. The first backoff lasts few waits, since one
- * late yield proves little; each further one lasts twice as long. If ranks share cores, the first
- * one lasts long. A yield that is late because of an interrupt or a stolen virtual core predicts
- * nothing. */
+ * late yield proves little; each further backoff lasts twice as long. If ranks share cores, the
+ * first backoff is long. A yield that is late because of an interrupt or a stolen virtual core
+ * predicts nothing. */
 #ifndef DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 #define DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 
@@ -44,7 +44,7 @@ enum {
     DDL__BACKOFF_MAX = 256
 };
 
-/* The number of waits that skip spinning, or yielding. */
+/* A backoff: the next waits skip spinning, or yielding. */
 typedef struct ddl__backoff {
     uint32_t left;   /* remaining waits */
     uint32_t length; /* waits in total; the next backoff is longer */
@@ -61,7 +61,7 @@ typedef struct ddl__wait_policy {
     const void *context;
 } ddl__wait_policy;
 
-/* Count the end of a wait. `tried`: it ran without backoff and found no reason for one. */
+/* Count the end of a wait. `tried`: the wait ran without backoff and found no reason for one. */
 static inline void ddl__backoff_pass(ddl__backoff *c, bool tried)
 {
     if (c->left)
@@ -91,7 +91,7 @@ static inline bool ddl__others_ran(ddl__wait_policy *p)
     return changed || (!usage.ru_nivcsw && !usage.ru_nvcsw);
 }
 
-/* Start a backoff, or restart the current one. `first`: the length of the first one. */
+/* Start a backoff, or restart the current one. `first` is the length of the first backoff. */
 static inline void ddl__backoff_extend(ddl__backoff *c, uint32_t first)
 {
     if (c->left == 0) {

@@ -15,7 +15,7 @@ void ddl__messages_post(ddl__messages *m, ddl_work *work)
     atomic_store_explicit(&m->posted, true, memory_order_relaxed);
 }
 
-/* Under the lock. */
+/* Under the lock: remove and return all submitted works. */
 static ddl_work *inbox_collect(ddl__messages *m)
 {
     ddl_work *list = m->inbox.head;
@@ -24,7 +24,7 @@ static ddl_work *inbox_collect(ddl__messages *m)
     return list;
 }
 
-/* Add what was submitted. Return false if there is nothing. */
+/* Add the submitted works. Return false if there are none. */
 static bool inbox_add(ddl__messages *m)
 {
     if (!atomic_load_explicit(&m->posted, memory_order_relaxed))

@@ -22,7 +22,7 @@ ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links,
 void ddl__messages_record(ddl__messages *messages, ddl__recorder *recorder);
 void ddl__messages_destroy(ddl__messages *messages);
 
-/* Post a send or receive. Under the lock. */
+/* Under the lock: post a send or receive. */
 void ddl__messages_post(ddl__messages *messages, ddl_work *work);
 
 /* Make all progress that is possible now. Return false if there was none. */
@@ -37,7 +37,7 @@ void ddl__messages_set_named(ddl__messages *messages, bool named, bool runs);
  * then handles events before each run. */
 bool ddl__messages_go_by_events(const ddl__messages *messages);
 
-/* Note that a link was opened, or will not be. Any thread. */
+/* Note that a link was opened, or will never open. Any thread may call this. */
 void ddl__messages_links_changed(ddl__messages *messages);
 
 /* Send a name message to another rank, after earlier ones. Return false if out of memory. */
@@ -62,10 +62,10 @@ int64_t ddl__messages_deadline(const ddl__messages *messages);
 /* Return the failure that ends the comm, and its text; DDL_OK if there is none. */
 ddl_status ddl__messages_failure(const ddl__messages *messages, const char **text);
 
-/* Return the rank whose lost link is the reason, or -1. */
+/* Return the rank whose lost link is the reason for the failure, or -1. */
 int ddl__messages_lost(const ddl__messages *messages);
 
-/* Drop all works because the comm is dead. Returns them, linked by `next`. Under the lock. */
+/* Under the lock: drop all works because the comm is dead. Returns them, linked by `next`. */
 ddl_work *ddl__messages_drop(ddl__messages *messages);
 
 /* Call `sleeping` of the links that works wait for now. */

@@ -22,7 +22,7 @@ void ddl__messages_fail_for_memory(ddl__messages *m)
     ddl__messages_fail(m, DDL_ENOMEM, "%s: out of memory for a message", m->names[m->rank]);
 }
 
-/* Return a work that waits for this peer, or if it is NULL, for any peer. */
+/* Return a work that waits for this peer, or for any peer if `p` is NULL. */
 static const ddl_work *find_waiting(const ddl__messages *m, const ddl__message_peer *p)
 {
     const ddl_work *work = m->pending;
@@ -39,7 +39,8 @@ static void fail_by_leaving(ddl__messages *m, const char *who, const ddl_work *w
                        text);
 }
 
-/* True if a span has arrived. A span of the named stream counts, since a message may follow it. */
+/* Return true if a span has arrived. A span of the named stream counts, since a message may follow
+ * it. */
 static bool peer_has_spans(const ddl__message_peer *p)
 {
     ddl__signature signature;

@@ -61,7 +61,8 @@ static void fail_by_mismatch(ddl__messages *m, const ddl_work *receive, int sour
                        m->names[m->rank], ours);
 }
 
-/* Handle a match of a receive and a message. The payload is present unless it is an offer. */
+/* Handle a match of a receive and a message. The payload is present unless the message is an
+ * offer. */
 static void work_match(ddl__messages *m, ddl_work *receive, int source, const ddl__frame *f,
                        const void *payload)
 {

@@ -41,7 +41,7 @@ static bool peer_send_frame(ddl__message_peer *p, const ddl__frame *f, const voi
     return true;
 }
 
-/* Return true if the link has yet to send frames, for example because it is unopened. */
+/* Return true if the link still has frames to send, for example because it is unopened. */
 static bool peer_is_sending(ddl__messages *m, ddl__message_peer *p)
 {
     p->unsent = p->unsent && p->link->ops->flush(p->link) == DDL__LINK_SENDING;

@@ -7,13 +7,14 @@
  *
  * A message link carries frames (frames.h) in order. A short message is sent whole: its send is
  * complete at once, and the receiver keeps a copy if no receive is posted yet. Credit limits how
- * much of a sender's data a peer keeps in this way; it is returned as receives take the messages. A
- * longer message, or a message without credit, is offered, and sent in parts when a receive has
- * accepted it.
+ * much of a sender's data a peer keeps in this way. The peer returns credit as receives take the
+ * messages. A longer message, or a message without credit, is offered, and sent in parts when a
+ * receive has accepted it.
  *
- * Whatever arrives can thus be received at once, and a message that is not wanted yet never blocks
- * a link. The link of a peer is polled only while a work waits for that peer. Until then nothing
- * has to be sent to it, and what it has sent without an accept fits its credit and its link.
+ * Everything that arrives can thus be received at once, and a message without a receive never
+ * blocks a link. The link of a peer is polled only while a work waits for that peer. Until then
+ * nothing has to be sent to the peer, and the data that it has sent without an accept fits its
+ * credit and its link.
  *
  * A receive from any rank, a named operation, and rank 0 while it waits for names wait for all
  * peers. Then all peers with an open link are polled; in a large comm over TCP, quiet links are
@@ -25,7 +26,7 @@
  *
  * A send passes the user's memory to the link, and passes the next part only when the link has
  * finished with the previous one. A work is therefore known to be complete when its last part is
- * sent. Links over shared memory copy, so there this is the case at once.
+ * sent. Links over shared memory copy, so they have sent it at once.
  *
  * A work is in the list of all pending works, and in at most one queue. A peer refers to works only
  * by their number. */
@@ -40,7 +41,7 @@
 /* ---- ids.c: the numbers by which a peer refers to works ---- */
 
 typedef struct ddl__ids {
-    ddl_work **works; /* by number; NULL if the number is free */
+    ddl_work **works; /* indexed by number; NULL if the number is free */
     uint32_t *after;  /* the next free number after a free one */
     uint32_t free, capacity;
 } ddl__ids;
@@ -48,7 +49,7 @@ typedef struct ddl__ids {
 /* Give the work a unique number. Return false if out of memory. */
 bool ddl__ids_add(ddl__ids *ids, ddl_work *work, uint32_t *id);
 
-/* The work with this number, or NULL. A peer may send any number. */
+/* Return the work with this number, or NULL. A peer may send any number. */
 ddl_work *ddl__ids_get(const ddl__ids *ids, uint32_t id);
 void ddl__ids_remove(ddl__ids *ids, uint32_t id);
 
@@ -69,14 +70,14 @@ typedef struct ddl__message_peer {
     bool listed;          /* true if it is in the list of active peers */
     ddl__queue sends;     /* sends that are not announced yet */
     ddl__queue accepted;  /* sends whose parts are being sent */
-    ddl__queue leaving;   /* sends whose last part the link has yet to send */
+    ddl__queue leaving;   /* sends whose last part the link still has to send */
     ddl__queue accepting; /* receives matched with an offer, to be accepted */
     int64_t credit;       /* bytes of credit that this rank has */
     int64_t spent; /* bytes of credit that the peer has spent and this rank has not returned */
     int64_t owed;  /* part of `spent` whose messages are received: to be returned */
     ddl__name_messages name_messages; /* to be sent */
-    unsigned names_leaving;           /* name messages that the link has yet to send */
-    bool unsent;                      /* the link may have yet to send frames */
+    unsigned names_leaving;           /* name messages that the link still has to send */
+    bool unsent;                      /* the link may still have frames to send */
     size_t flight_bytes;              /* bytes sent since the link was last empty */
     unsigned flight_frames;
 } ddl__message_peer;
@@ -105,7 +106,7 @@ struct ddl__messages {
     int64_t deadline;                 /* lower bound of the works' deadlines */
     ddl_status status;
     char text[DDL__MESSAGE_MAX];
-    int lost; /* rank whose lost link is the reason, + 1; 0: another reason */
+    int lost; /* rank + 1 whose lost link is the reason of the failure; 0: another reason */
 };
 
 static inline size_t ddl__message_bytes(const ddl_work *work)
@@ -113,7 +114,7 @@ static inline size_t ddl__message_bytes(const ddl_work *work)
     return (size_t)work->call.count * ddl__dtype_size(work->call.dtype);
 }
 
-/* The credit that a message of this many bytes uses. */
+/* Return the credit that a message of this many bytes uses. */
 static inline int64_t ddl__message_cost(size_t bytes)
 {
     enum { OVERHEAD = 64 };

@@ -20,11 +20,11 @@ typedef struct ddl__name_messages {
     ddl__name_message *first, *last;
 } ddl__name_messages;
 
-/* Add a copy. Return false if out of memory. */
+/* Append a copy of this message. Return false if out of memory. */
 bool ddl__name_messages_add(ddl__name_messages *queue, int from, unsigned kind, const void *payload,
                             size_t bytes);
 
-/* Remove and return the first one, or NULL. The caller frees it with free. */
+/* Remove and return the first message, or NULL. The caller frees it with free. */
 ddl__name_message *ddl__name_messages_take(ddl__name_messages *queue);
 void ddl__name_messages_clear(ddl__name_messages *queue);
 

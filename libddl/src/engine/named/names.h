@@ -31,7 +31,7 @@ typedef struct ddl__announcements {
     char (*last)[DDL_NAME_MAX]; /* the last announced name, by rank */
 } ddl__announcements;
 
-/* Return false if out of memory. */
+/* Create the table. Return false if out of memory. */
 bool ddl__announcements_open(ddl__announcements *announcements, int size);
 
 typedef enum ddl__announce_result {
@@ -41,16 +41,16 @@ typedef enum ddl__announce_result {
     DDL__NO_MEMORY
 } ddl__announce_result;
 
-/* Enter this rank's announcement. */
+/* Enter the announcement of `rank`. */
 ddl__announce_result ddl__announcements_add(ddl__announcements *announcements, int rank,
                                             const char *name, size_t length,
                                             const ddl__signature *signature, int *first,
                                             ddl__signature *theirs);
 
-/* Return true if that rank has announced the name; false if the name is not in the table. */
+/* Return true if `rank` has announced the name; false if the name is not in the table. */
 bool ddl__announcements_has(const ddl__announcements *announcements, const char *name, int rank);
 
-/* Return true if another rank has announced the name, and that rank has not. */
+/* Return true if another rank has announced the name, and `rank` has not. */
 bool ddl__announcements_lacks(const ddl__announcements *announcements, const char *name, int rank);
 
 void ddl__announcements_close(ddl__announcements *announcements);

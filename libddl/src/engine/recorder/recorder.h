@@ -7,7 +7,7 @@
  * and the status, are one store each.
  *
  * Reading a clock takes a large part of the time of the shortest operations. Their end is therefore
- * not measured, except for one of DDL__MEASURED; the others have DDL__SHORT instead. */
+ * measured for only one of DDL__MEASURED operations; the others have DDL__SHORT instead. */
 #ifndef DDL_ENGINE_RECORDER_RECORDER_H
 #define DDL_ENGINE_RECORDER_RECORDER_H
 
@@ -54,12 +54,12 @@ typedef struct ddl__recorder {
     atomic_llong bytes;
 } ddl__recorder;
 
-/* Return false if out of memory. */
+/* Allocate the records. Return false if out of memory. */
 bool ddl__recorder_open(ddl__recorder *recorder);
 void ddl__recorder_close(ddl__recorder *recorder);
 
-/* The driver's stores between the first and the last store of a stamp, and its loads of its own
- * stores. Fences would suffice, but the thread sanitizer does not support them. */
+/* Macros for the driver's stores between the first and the last store of a stamp, and for loads of
+ * its own stores. Fences would suffice, but the thread sanitizer does not support them. */
 #define DDL__RECORD_SET(field, value) atomic_store_explicit(&(field), value, memory_order_release)
 #define DDL__RECORD_OWN(field)        atomic_load_explicit(&(field), memory_order_relaxed)
 
@@ -107,21 +107,23 @@ uint64_t ddl__record_count(const ddl__recorder *recorder);
 /* Copy the record of this number. Return false if there is none or if it is overwritten. */
 bool ddl__record_read(const ddl__recorder *recorder, uint64_t number, ddl__record *to);
 
-/* Copy the record of the last started operation by order, or of the one with this sequence. */
+/* Copy the record of the operation by order that started last, or of the operation with this
+ * sequence. */
 bool ddl__record_last(const ddl__recorder *recorder, ddl__record *to);
 bool ddl__record_find(const ddl__recorder *recorder, uint32_t sequence, ddl__record *to);
 
 /* ---- trace.c: the records as texts and as a timeline ---- */
 
-/* "all-reduce(f32, 10, sum)", "send(f32, 10, to rank 3, tag 7)" */
+/* Describe a record, like "all-reduce(f32, 10, sum)" or "send(f32, 10, to rank 3, tag 7)". */
 void ddl__describe_record(char *text, size_t size, const ddl__record *record);
 
 /* Write all records as Chrome trace events, with times in microseconds of the system clock, so that
- * the files of several ranks can be shown together. Any thread. */
+ * the files of several ranks can be shown together. Any thread may call this. */
 void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to);
 
-/* The parts of such a text: what precedes the events, and one event. An operation that has not
- * ended lasts until `now`. epoch: the offset from ddl__now to the system clock. */
+/* Write the parts of such a trace: the text before the events, and one event. An operation that has
+ * not ended lasts until `now`. `epoch` is the offset from ddl__now to the system clock, which
+ * ddl__trace_epoch returns. */
 void ddl__trace_head(int rank, const char *name, ddl__text *to);
 void ddl__trace_event(const ddl__record *record, int rank, int64_t epoch, int64_t now,
                       ddl__text *to);

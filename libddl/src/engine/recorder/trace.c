@@ -44,7 +44,7 @@ void ddl__trace_event(const ddl__record *r, int rank, int64_t epoch, int64_t now
     ddl__text_add(to, "%s}}", r->ended == DDL__SHORT ? ", \"short\": true" : "");
 }
 
-/* Takes the fastest of several readings: on a busy core the others may be wrong by milliseconds. */
+/* Use the fastest of several readings: on a busy core the others may be wrong by milliseconds. */
 int64_t ddl__trace_epoch(void)
 {
     int64_t epoch = 0, least = INT64_MAX;

@@ -45,9 +45,9 @@ static void outlet_place(ddl__arena_outlet *o, void *memory, unsigned readers, u
     o->n_readers = readers;
 }
 
-/* Map the first outlet, and n private ones starting with that of reader `first`. Pages are
- * allocated when they are first written: zeroing them here would take most of the time of creating
- * a comm, and many comms never need them. */
+/* Map the first outlet, and n private outlets, starting with the outlet of reader `first`. Pages
+ * are allocated when they are first written: zeroing them here would take most of the time of
+ * creating a comm, and many comms never need them. */
 static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, uint64_t private_bytes,
                              unsigned first, unsigned n)
 {
@@ -140,8 +140,8 @@ static bool header_fits(const ddl__arena_header *said, uint64_t total)
            rest / readers == private_stride(said->private_bytes);
 }
 
-/* A file that can shrink would kill this process on a read. The header is copied before it is
- * checked, because the peer can write it at any time. */
+/* Reject a file that can shrink, because it could kill this process on a read. The header is copied
+ * before it is checked, because the peer can write it at any time. */
 ddl__arena *ddl__arena_open(int fd, unsigned number)
 {
     ddl__arena_header said;

@@ -9,8 +9,8 @@
  * Every cache line thus has one writer, as long as the owner's process lives (shm_end.c).
  *
  * A short span is stored inside its entry, right behind the words that describe it: caches fetch
- * the second line of a pair with the first, and prefetch more of what is read in order. A span
- * elsewhere is fetched only after its entry has arrived, so its reader waits for a far core twice.
+ * the second line of a pair with the first, and prefetch lines that are read in order. A span
+ * elsewhere is fetched only after its entry has arrived, so its reader waits twice for a far core.
  * A span for many readers has to be very short to be stored for each of them.
  *
  * The first outlet serves all readers, and a reader that does not read blocks the others. It is
@@ -107,7 +107,7 @@ _Static_assert(sizeof(ddl__arena_entry) == DDL__ARENA_ENTRY, "no gap");
 _Static_assert((int)DDL__ARENA_SHORT_FOR_ONE <= (int)DDL__LINK_SHORT,
                "no non-temporal stores into an entry");
 
-/* ---- what this process knows of the arena ---- */
+/* ---- this process's view of the arena ---- */
 
 /* The owner's record of one reader. */
 typedef struct ddl__arena_reader {
@@ -154,7 +154,7 @@ struct ddl__arena {
     ddl__arena_outlet outlet;        /* the first outlet, which serves all readers */
     size_t mapped;
 
-    /* The private outlets, starting with that of reader `first`. */
+    /* The private outlets, starting with the outlet of reader `first`. */
     unsigned char *privates;
     unsigned first;
     uint64_t private_bytes;
@@ -162,7 +162,7 @@ struct ddl__arena {
 };
 
 /* Store for all readers that the process of this arena's owner has exited, and wake them by ringing
- * from `bell`. Any thread. */
+ * from `bell`. Any thread may call this. */
 void ddl__arena_mark_ended(ddl__arena *arena, int bell);
 
 /* Set `o` to the private outlet of a reader, as seen by the owner or that reader. */

@@ -10,7 +10,8 @@
 
 enum {
     ATTEMPTS = 8,
-    READ_MOST = 1024 /* more messages than a queue holds: any process can send them */
+    READ_MOST = 1024 /* more messages than a queue holds; limited, because any process can send
+                      * them */
 };
 
 static const char KIND[] = "bell";

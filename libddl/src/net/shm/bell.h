@@ -4,7 +4,7 @@
  * shared memory has changed.
  *
  * The socket has an abstract name, made from a random number. A peer therefore needs only the
- * number, no descriptor. Messages of other processes wake the driver for nothing. */
+ * number, no descriptor. Messages of other processes only wake the driver needlessly. */
 #ifndef DDL_NET_BELL_H
 #define DDL_NET_BELL_H
 
@@ -17,7 +17,7 @@
 int ddl__bell_create(uint64_t *number);
 
 /* Ring the bell with this number; `own` is the caller's bell. Does nothing if the bell's process
- * has exited. Any thread. */
+ * has exited. Any thread may call this. */
 void ddl__bell_ring(int own, uint64_t number);
 
 /* Read all messages. */

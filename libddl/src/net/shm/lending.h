@@ -19,7 +19,7 @@
  *
  * In an in-place operation, the owner may want the result where the operand was. Its entry requests
  * that, the reader stores the result there, and publishes a span without bytes that names the lent
- * one. Only after such a request can the reader write to the region. If the owner abandons such an
+ * span. Only after such a request can the reader write to the region. If the owner abandons such an
  * operation, it detaches the region (regions.h), so that no peer writes to the caller's memory.
  *
  * Freed regions stay mapped until their number is used again, or the link is destroyed; they have
@@ -32,7 +32,7 @@
 
 /* The content of the entry of a lent span. */
 typedef struct ddl__loan {
-    uint32_t number, serial; /* the region's */
+    uint32_t number, serial; /* of the region */
     uint64_t offset;
     uint32_t returns; /* the owner wants the result at the same position */
     uint32_t unused;
@@ -49,7 +49,7 @@ typedef struct ddl__offer {
 
 typedef struct ddl__lending {
     uint32_t *offered; /* by region number: serial of the region offered last; NULL: no offers */
-    uint64_t lent;     /* spans published up to the last lent one */
+    uint64_t lent;     /* number of spans published up to the last lent one */
     struct ddl__awaited {
         uint64_t span; /* position + 1 of a lent span whose result is wanted in place */
         const void *memory;
@@ -64,7 +64,7 @@ typedef struct ddl__lending {
         bool writable;
         uint64_t last; /* position + 1 of the last span found in this region */
     } * borrowed;      /* the peer's regions that are mapped here, by number; or NULL */
-    uint64_t wanted;   /* position + 1 of the span whose result is to be returned */
+    uint64_t wanted;   /* position + 1 of the span whose result must be returned */
     unsigned looked;   /* number of the peer's offers that were checked */
 } ddl__lending;
 

@@ -10,8 +10,8 @@
  * failure. */
 int ddl__memory_file_create(size_t bytes);
 
-/* Return why a file from a peer must not be mapped over `bytes` bytes, for example "can shrink",
- * which would kill a process that reads it. Return NULL if it is fine. */
+/* Return the reason why a file from a peer must not be mapped over `bytes` bytes, or NULL. For
+ * example, if the file "can shrink", a read could kill this process. */
 const char *ddl__memory_file_fault(int fd, uint64_t bytes);
 
 #endif

@@ -60,8 +60,9 @@ void ddl__regions_release(ddl__regions *regions)
     regions_drop(regions);
 }
 
-/* Reserve memory for a header and then `bytes` from a multiple of `alignment` on. NULL if refused.
- * The kernel refuses what it would refuse to malloc; it does not check that for a memory file. */
+/* Reserve memory for a header and then `bytes` from a multiple of `alignment` on. Returns NULL if
+ * the kernel refuses. It refuses the same sizes as for malloc, and would not check the size of a
+ * memory file. */
 static void *reserve(size_t bytes, size_t alignment, header *h)
 {
     if (bytes > SIZE_MAX / 2)

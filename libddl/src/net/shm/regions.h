@@ -16,10 +16,10 @@
 enum {
     DDL__REGIONS = 256,
     DDL__REGION_LEAST = 128 * 1024, /* bytes of the smallest region */
-    /* The shortest span that the peer reads in the caller's memory: below, copying costs less than
-     * waiting until the peer has read. The limit is higher if the peer copies the span instead of
-     * reducing it, and highest in place, where results are written to cache lines that the peer has
-     * just read. */
+    /* The shortest span that the peer reads in the caller's memory: below this length, copying
+     * costs less than waiting until the peer has read. The limit is higher if the peer copies the
+     * span instead of reducing it, and highest in place, where results are written to cache lines
+     * that the peer has just read. */
     DDL__LEND_LEAST = 16 * 1024,
     DDL__LEND_LEAST_COPIED = 64 * 1024,
     DDL__LEND_LEAST_IN_PLACE = 256 * 1024
@@ -44,7 +44,7 @@ typedef struct ddl__regions {
     ddl__region all[DDL__REGIONS];
 } ddl__regions;
 
-/* Return NULL if out of memory. */
+/* Create an endpoint's regions. Return NULL if out of memory. */
 ddl__regions *ddl__regions_create(void);
 
 /* Release the regions of a destroyed endpoint. Allocated memory stays valid until it is freed. */
@@ -68,7 +68,7 @@ void ddl__region_detach(ddl__regions *regions, const ddl__region *region, void *
  * detached. It stays valid at least until the memory is freed. */
 ddl__region ddl__regions_find(ddl__regions *regions, const void *memory);
 
-/* Return true if the region's memory is still its file's. */
+/* Return true if the region is not detached, so its memory is its file's. */
 static inline bool ddl__region_is_attached(const ddl__region *region)
 {
     return !atomic_load_explicit(region->detached, memory_order_acquire);

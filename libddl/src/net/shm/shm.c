@@ -6,11 +6,13 @@
  * first and checks that flag afterwards. At least one side must see the store of the other. If both
  * processes support it, the sleeper ensures that with a heavy fence (base/fences.h); a publisher
  * then need not wait until the cache line that it has stored to returns from the reader's core.
- * Otherwise both pairs are sequentially consistent. The side that clears the flag rings, once.
+ * Otherwise both sides store and load with sequential consistency. The side that clears the flag
+ * rings, once.
  *
  * A release wakes a driver only if the driver has found no room, or unreleased spans, since it woke
  * up. Most sleepers wait for spans, and a wake-up takes longer than a small operation. A driver
- * that finds no room only after its announcement rings its own bell, and announces the other event.
+ * that finds no room only after its announcement rings its own bell, so that it wakes up and
+ * announces this event, too.
  *
  * Waking. A driver that also waits for TCP sleeps on descriptors, not on a futex. It has one
  * descriptor for all peers that share memory with it: its bell (bell.h). Thus no pair of ranks
@@ -241,7 +243,7 @@ static void publish_elsewhere(shm_link *s, uint32_t kind, const void *where, siz
     word_store(s, &e->stamp, r->published, DDL__ARENA_SPAN);
 }
 
-/* For first links only. */
+/* Let the peer read the memory in place. For first links only. */
 static bool shm_lend(ddl__link *to, const ddl__region *region, const void *memory, size_t bytes,
                      const ddl__signature *signature, bool returns)
 {
@@ -285,8 +287,8 @@ static bool has_come(const shm_link *s, ddl__arena_entry *e, unsigned ahead)
     return atomic_load_explicit(&e->stamp, memory_order_seq_cst) == s->position + ahead + 1;
 }
 
-/* Read the state of the peer before polling for a span the last time: if there is none then and the
- * state is not open, no more spans will arrive. */
+/* Read the state of the peer before the last poll for a span. If that poll finds none and the state
+ * is not open, no more spans will arrive. */
 static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
     shm_link *s = shm(link);
@@ -420,7 +422,7 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
                : peek_long(s, e, ahead, into, bytes);
 }
 
-/* Return true if the peer has closed the link by the time that this rank has read a lent span. The
+/* Return true if the peer has closed the link before this rank has read all of a lent span. The
  * peer's program may then have changed the span, unless its process has exited. The atomic addition
  * of 0 keeps the reads before the check. */
 static bool lent_has_ended(shm_link *s)
@@ -460,7 +462,7 @@ static ddl__link_pending shm_flush(ddl__link *link)
 static void shm_sleeping(ddl__link *link, bool asleep)
 {
     ddl__arena_outlet *own = shm(link)->own;
-    if (!asleep) /* what was not announced belongs to the next announcement */
+    if (!asleep) /* keep a wait for releases that was not announced yet */
         own->awaits_release = own->awaits_release && !(own->announced & DDL__ARENA_RELEASE);
     own->announced = !asleep               ? 0
                      : own->awaits_release ? DDL__ARENA_SPAN | DDL__ARENA_RELEASE

@@ -56,7 +56,7 @@ ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned 
                                          void *context);
 
 /* Give the link the peer's arena, which it then owns; or close it unopened, with state LEFT or
- * LOST. Once, by any thread. */
+ * LOST. Call one of these functions, once, from any thread. */
 void ddl__shm_link_connect(ddl__link *link, ddl__arena *peer);
 void ddl__shm_link_lapse(ddl__link *link, ddl__link_state state);
 

@@ -5,9 +5,9 @@
  * the reader's bell. A driver whose bell rings checks the ends of all its peers: one cache line
  * each.
  *
- * The death of a process does not show in memory. At least some members of the host have a control
- * connection to the dead rank, whose end the failure detector sees at once. Its thread stores the
- * end in all rings of the dead rank's arena, and rings the bells of all readers
+ * The death of a process does not show in memory. Some members of the host have a control
+ * connection to the dead rank, and the failure detector detects its end at once. Its thread stores
+ * the end in all rings of the dead rank's arena, and rings the bells of all readers
  * (ddl__shm_peer_ended). The other members thus learn it as soon as the first one does.
  *
  * If all members with such a connection are dead, too, a waiting driver detects the death itself:

@@ -2,9 +2,9 @@
 /* Links over shared memory that get the peer's arena when one of the two ends first sends.
  *
  * Until then such a link looks full to the sender and empty to the receiver. A driver that wants to
- * send requests the arena (connect/wireup/first_use.h dials the peer), as does a driver that has
- * waited for a while to receive. Another thread stores the arena in `arrival`. The driver adopts it
- * at the next send, receive or event. Thus only the driver changes the link. */
+ * send, or has waited to receive for a while, requests the arena (connect/wireup/first_use.h dials
+ * the peer). Another thread stores the arena in `arrival`. The driver adopts it at the next send,
+ * receive or event. Thus only the driver changes the link. */
 #include <stdlib.h>
 #include <string.h>
 

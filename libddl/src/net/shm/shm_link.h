@@ -10,7 +10,7 @@
 #include "net/shm/lending.h"
 #include "net/shm/stores.h"
 
-/* The peer's arena on its way to a link that was created unopened. */
+/* The arrival of the peer's arena at a link that was created unopened. */
 typedef struct ddl__shm_arrival {
     void (*ask)(void *context); /* requests the arena; NULL: already requested */
     void *context;
@@ -50,9 +50,9 @@ typedef struct ddl__shm_link {
     uint64_t position; /* spans that this rank has released */
     const ddl__fences *fences;
     atomic_uint *own_fences, *peer_fences; /* in the headers of the two arenas */
-    bool light;                            /* both execute heavy fences: see word_store */
+    bool light;                            /* both drivers execute heavy fences: see word_store */
 
-    uint64_t bell; /* the peer's */
+    uint64_t bell; /* number of the peer's bell */
 
     /* For a second link: the first link of the same peer, which holds the state of the peer. */
     struct ddl__shm_link *first;
@@ -82,7 +82,8 @@ void ddl__shm_attach(ddl__shm_link *first, ddl__arena *peer, unsigned from);
 
 /* ---- shm_end.c ---- */
 
-/* Take over the end that the peer, or a witness of its death, has stored. The driver only. */
+/* Take over the end that the peer, or a witness of its death, has stored. Only the driver calls
+ * this. */
 void ddl__shm_look_for_end(ddl__shm_link *first);
 
 /* Functions for ddl__link_ops. */
@@ -95,13 +96,13 @@ void ddl__shm_probe(ddl__link *link);
 /* Request the peer's arena, unless that was done. */
 void ddl__shm_ask(ddl__shm_link *link);
 
-/* A function for ddl__link_ops. */
+/* The function `want` of ddl__link_ops. */
 void ddl__shm_want(ddl__link *link);
 
 /* Adopt the arena if it has arrived, or close the link if it will not arrive. */
 void ddl__shm_adopt(ddl__shm_link *link);
 
-/* Return true if the link has its peer. The driver only. */
+/* Return true if the link has its peer. Only the driver calls this. */
 static inline bool ddl__shm_is_open(ddl__shm_link *link)
 {
     if (link->link.fd < 0)
@@ -110,10 +111,10 @@ static inline bool ddl__shm_is_open(ddl__shm_link *link)
 }
 
 /* Note that the peer's process has exited. Return the peer's arena if it has arrived, else NULL.
- * Any thread. */
+ * Any thread may call this. */
 ddl__arena *ddl__shm_arrival_end(ddl__shm_arrival *arrival);
 
-/* Free it, including the peer's arena if it has arrived. */
+/* Free the object, and the peer's arena if it has arrived. */
 void ddl__shm_arrival_destroy(ddl__shm_arrival *arrival);
 
 #endif

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stores.h - plain or non-temporal stores into shared memory: the kind that is measured to be
+/* stores.h - chooses plain or non-temporal stores into shared memory, by measuring which kind is
  * faster.
  *
  * A plain store first takes the cache line from the core that read it last. Between neighbouring
- * cores that is faster than memory; from a far core it is many times slower. Virtual cores move
- * between the two within seconds, so the choice has to follow. The writer sees the difference in
+ * cores that is faster than memory; from a far core it is many times slower. Virtual cores can
+ * become near or far within seconds, so the choice has to follow. The writer sees the difference in
  * its own rate: both kinds are timed as they are used, and the better one is used. Now and then a
- * span tries the other kind, more rarely the slower it was, so that tries cost about a 31st.
+ * span tries the other kind. The slower that kind was, the more rarely it is tried, so that tries
+ * cost about 3 % of the time.
  *
- * Timing a short span would cost a tenth of it, so only every eighth or 32nd is timed. A span that
+ * Timing a short span would cost a tenth of it, so only one of 8 or 32 spans is timed. A span that
  * fits into the store queue of a core is timed until it has left the queue, which its publisher
  * waits for anyway. Results do not depend on the kind of stores. */
 #ifndef DDL_NET_STORES_H
@@ -26,7 +27,7 @@ enum {
     DDL__NONTEMPORAL_MINIMUM = 640,
     /* Every span of at least this many bytes is timed. */
     DDL__STORES_LONG = 128 * 1024,
-    /* Of shorter spans, one of this many is timed; below DDL__COPY_MINIMUM, one of SELDOM. */
+    /* One of this many shorter spans is timed; below DDL__COPY_MINIMUM, one of SELDOM. */
     DDL__STORES_TIMED = 8,
     DDL__STORES_SELDOM = 32,
     /* timed spans between two trials of the other kind, if both are equally fast */
@@ -42,9 +43,9 @@ struct ddl__stores {
     bool nontemporal; /* the better kind */
 };
 
-/* The factor by which non-temporal stores must seem faster to be chosen. The reader fetches their
- * data from memory, which the writer does not see: if both kinds seem about equally fast to the
- * writer, plain stores are up to twice as fast overall. For long spans from a cache, the writer
+/* Return the factor by which non-temporal stores must seem faster to be chosen. The reader fetches
+ * their data from memory, which the writer does not see: if both kinds seem about equally fast to
+ * the writer, plain stores are up to twice as fast overall. For long spans from a cache, the writer
  * sees a factor of five to ten to a far core. If the data comes from memory, which bounds both
  * kinds, the writer sees 0.6 to 1.3 near and 1.4 to 2.6 far.
  *
@@ -69,7 +70,7 @@ static inline unsigned ddl__stores_class(size_t bytes, bool from_memory)
     return bytes >= DDL__STORES_LONG ? 2 + from_memory : bytes >= DDL__COPY_MINIMUM;
 }
 
-/* Return true if the next span, of at least DDL__NONTEMPORAL_MINIMUM bytes, is to be timed. */
+/* Return true if the next span, of at least DDL__NONTEMPORAL_MINIMUM bytes, must be timed. */
 static inline bool ddl__stores_time(ddl__stores *stores, size_t bytes)
 {
     uint32_t period = bytes < DDL__COPY_MINIMUM ? DDL__STORES_SELDOM : DDL__STORES_TIMED;
@@ -79,7 +80,7 @@ static inline bool ddl__stores_time(ddl__stores *stores, size_t bytes)
     return true;
 }
 
-/* Return true if the next span, which is timed, is to be stored non-temporally. */
+/* Return true if the next span, which is timed, should be stored non-temporally. */
 static inline bool ddl__stores_choose(ddl__stores *stores)
 {
     bool better = stores->nontemporal;
@@ -95,9 +96,9 @@ static inline bool ddl__stores_choose(ddl__stores *stores)
     return !better;
 }
 
-/* For spans of the middle class, after a change of the better kind. The old rate of the other kind
- * is outdated, so assume the change is right until that kind is tried: far cores show up to 16
- * times. */
+/* Limit the rate of the other kind, for spans of the middle class after the better kind has
+ * changed. The old rate is outdated, so assume that the change is right until that kind is tried:
+ * between far cores the factor is up to 16. */
 static inline void ddl__stores_believe(ddl__stores *stores)
 {
     float *rate = stores->rate;

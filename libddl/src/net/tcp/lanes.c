@@ -222,8 +222,8 @@ void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)
     note_loss(l, name, error, DDL__LANE_REASON_LIMIT);
 }
 
-/* Handle an error of a lane. The peer, if alive, has noticed the failure as well and knows more, so
- * its reason is awaited first. */
+/* Handle an error of a lane. A live peer has noticed the failure, too, and knows more, so wait for
+ * its reason first. */
 static void lane_break(ddl__tcp_link *l, ddl__lane *lane, int error)
 {
     l->broken = true;

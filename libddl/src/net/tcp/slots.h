@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* slots.h - memory for spans that are sent over TCP, shared by the links of one comm. A span fits
- * into one slot. A slot counts the links that have yet to send it. */
+ * into one slot. A slot counts the links that still have to send it. */
 #ifndef DDL_NET_SLOTS_H
 #define DDL_NET_SLOTS_H
 
@@ -9,7 +9,7 @@
 
 typedef struct ddl__slots ddl__slots;
 
-/* Return NULL if out of memory (message set). */
+/* Create slots. Return NULL if out of memory (message set). */
 ddl__slots *ddl__slots_create(size_t slot_bytes, unsigned n);
 void ddl__slots_destroy(ddl__slots *slots);
 
@@ -19,7 +19,7 @@ size_t ddl__slots_bytes(const ddl__slots *slots);
 /* Return a free slot, or NULL. */
 void *ddl__slot_find(ddl__slots *slots);
 
-/* Return the counter of the links that have yet to send this slot. At zero the slot is free. */
+/* Return the counter of the links that still have to send this slot. At zero the slot is free. */
 atomic_uint *ddl__slot_users(ddl__slots *slots, const void *slot);
 
 /* Note that one link has sent the slot. users is NULL for memory outside slots. */

@@ -22,7 +22,8 @@ enum {
     NEAR_BUFFER = 128 << 10, /* send queue between ranks of one machine */
 
     /* If a peer's kernel does not answer, the peer is dead or the network has failed. Keepalive
-     * probes detect that on an idle connection, missing acknowledgements on a busy one. */
+     * probes detect that on an idle connection; missing acknowledgements detect it on a busy
+     * connection. */
     KEEPALIVE_IDLE_S = DDL__KEEPALIVE_IDLE / DDL__S,
     KEEPALIVE_EACH_S = DDL__KEEPALIVE_EACH / DDL__S,
     KEEPALIVE_PROBES = 3
@@ -50,7 +51,7 @@ static void link_examine(ddl__tcp_link *l)
             ddl__tcp_lose(l, l->lanes[i].name, why);
 }
 
-/* The kernel itself wakes sleepers; use this call to check the sockets. */
+/* Check the sockets. Nothing is announced, because the kernel itself wakes sleepers. */
 static void tcp_sleeping(ddl__link *link, bool asleep)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
@@ -92,7 +93,7 @@ static void tcp_close(ddl__link *link, const char *reason)
 }
 
 /* Read the rest and close. Closing a socket with unread data, even the peer's leave message, resets
- * the connection and discards what was sent last. */
+ * the connection and discards the data that was sent last. */
 static void empty_and_close(int fd)
 {
     char rest[DDL__TCP_PAGE];
@@ -163,8 +164,8 @@ static bool is_buffer_granted(int option)
     return now == YES;
 }
 
-/* Give the socket a large buffer from the start. If the system limits the size, its own tuning
- * reaches more: then request nothing. */
+/* Give the socket a large buffer from the start. If the system limits the size, request nothing,
+ * because its own tuning reaches more. */
 static void buffer_enlarge(int fd, int option)
 {
     static const int bytes = SOCKET_BUFFER;
@@ -172,8 +173,8 @@ static void buffer_enlarge(int fd, int option)
         setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);
 }
 
-/* All options but the first are for speed or for detecting ends, and may be refused (by a unix
- * socket). */
+/* All options but the first are for speed or for the detection of ends. A unix socket may refuse
+ * them. */
 void ddl__tcp_socket_prepare(int fd, bool lane)
 {
     static const int yes = 1, idle = KEEPALIVE_IDLE_S, each = KEEPALIVE_EACH_S,
@@ -191,7 +192,7 @@ void ddl__tcp_socket_prepare(int fd, bool lane)
         buffer_enlarge(fd, SO_SNDBUF);
 }
 
-/* `buffers` NULL: allocate them with the link. */
+/* Create a link. If `buffers` is NULL, allocate them with the link. */
 static ddl__tcp_link *link_create(ddl__slots *slots, ddl__tcp_buffers *buffers)
 {
     ddl__tcp_link *l = calloc(1, sizeof *l + (buffers ? 0 : sizeof *buffers));
@@ -241,8 +242,8 @@ ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_buffers *bu
 }
 
 /* Use a short send queue. Only a network needs a queue that covers its delay and the time that the
- * driver is busy elsewhere. Between ranks of one machine, a long queue evicts data from the caches
- * before it is read, and the pages that the kernel will copy to next. */
+ * driver is busy elsewhere. Between ranks of one machine, a long queue evicts unread data from the
+ * caches, and the pages that the kernel will copy to next. */
 void ddl__tcp_link_shorten(ddl__link *link)
 {
     static const int bytes = NEAR_BUFFER;

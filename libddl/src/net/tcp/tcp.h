@@ -29,20 +29,21 @@ ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_buffers *bu
                                          size_t number, void (*ask)(void *context), void *context);
 
 /* Give such a link its connection, as in ddl__tcp_link_create; or close it unopened, because the
- * peer has left (DDL__LINK_LEFT) or is lost. Any thread; one of the two, once. */
+ * peer has left (DDL__LINK_LEFT) or is lost. Call one of the two functions, once, from any
+ * thread. */
 void ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal);
 void ddl__tcp_link_lapse(ddl__link *link, ddl__link_state state);
 
 /* Add a connection for the payload of long spans; arguments as in ddl__tcp_link_create. Both ends
- * add equally many, in any order, before the first span and before link->fd is polled. Return false
- * if out of memory or descriptors (message set). */
+ * add the same number of lanes, in any order, before the first span and before link->fd is polled.
+ * Return false if out of memory or descriptors (message set). */
 bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name, ddl__seal *seal);
 
 /* Return the first connection. With lanes, link->fd is a descriptor for all of them. */
 int ddl__tcp_link_socket(const ddl__link *link);
 
-/* Use a small send buffer, because the peer is on this machine (tcp.c). No effect with lanes.
- * Before the first long span. */
+/* Use a small send buffer, because the peer is on this machine (tcp.c). No effect with lanes. Call
+ * this before the first long span. */
 void ddl__tcp_link_shorten(ddl__link *link);
 
 /* Return the number of lanes. */

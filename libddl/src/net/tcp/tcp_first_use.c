@@ -6,7 +6,7 @@
  * a dead peer even if no member monitors it any more. Another thread stores the connection in
  * `arrival`. The driver adopts it at the next send or receive, which fail on the descriptor -1, or
  * at the next event. Only the driver changes `fd` and `seal`, under the lock, because any thread
- * may close. It then sends what was queued. */
+ * may close. It then sends the queued frames. */
 #include <errno.h>
 #include <stdio.h>
 

@@ -34,12 +34,12 @@
 enum {
     DDL__TCP_QUEUE = 64, /* frames that wait on one link, including the farewell */
     DDL__TCP_PAGE = 4096,
-    DDL__LONG_SPAN = 64 << 10, /* bytes from which a span goes over lanes */
+    DDL__LONG_SPAN = 64 << 10, /* minimum bytes of a span that is sent over lanes */
     DDL__CHUNK = 64 << 10,     /* bytes of a long span in one chunk */
     DDL__LANE_NAME = 96
 };
 
-/* "ddl" and a number. */
+/* The type of a frame: "ddl" and a number. */
 typedef enum ddl__tcp_type {
     DDL__TCP_SPAN = 0x6c646401,
     DDL__TCP_LEAVE,
@@ -97,7 +97,7 @@ typedef struct ddl__lane {
     bool ended;
 } ddl__lane;
 
-/* The connection on its way to an unopened link. */
+/* The arrival of the connection of an unopened link. */
 typedef struct ddl__arrival {
     void (*ask)(void *context); /* requests the connection; NULL: already requested */
     void *context;
@@ -128,7 +128,7 @@ typedef struct ddl__tcp_link {
     ddl__arrival arrival;
     bool near; /* the send queue must be shortened when the link opens */
     ddl__slots *slots;
-    void *carrier; /* what moves the spans instead of this link (net/ucx); NULL: none */
+    void *carrier; /* the object that moves the spans instead of this link (net/ucx), or NULL */
     unsigned n_lanes;
     ddl__lane *lanes; /* DDL__LANES_MAX entries, allocated with the first lane */
 
@@ -196,7 +196,8 @@ void ddl__tcp_socket_prepare(int fd, bool lane);
 
 /* ---- tcp_first_use.c ---- */
 
-/* Request the connection of an unopened link that has something to send. With the lock held. */
+/* Request the connection of an unopened link that has something to send. Called with the lock
+ * held. */
 void ddl__tcp_ask(ddl__tcp_link *l);
 
 /* Note that this rank waits to receive over an unopened link; requests the connection after a
@@ -215,7 +216,7 @@ void ddl__tcp_enqueue(ddl__tcp_link *l, ddl__tcp_type type, const void *payload,
 /* Drop all long spans, and all frames but the `keep` oldest. */
 void ddl__tcp_drop(ddl__tcp_link *l, unsigned keep);
 
-/* Stop sending, and drop what waits. */
+/* Stop sending, and drop everything that waits. */
 void ddl__tcp_stop(ddl__tcp_link *l);
 
 /* Send as much as the sockets accept. */
@@ -242,15 +243,15 @@ bool ddl__tcp_release(ddl__link *link);
 
 /* ---- lanes.c ---- */
 
-/* With the lock held: queue a long span; send as much as the lanes accept; drop all; end sending on
- * all lanes. */
+/* With the lock held: queue a long span; send as much as the lanes accept; drop all long spans; end
+ * sending on all lanes. */
 void ddl__lanes_append(ddl__tcp_link *l, const void *payload, size_t bytes, atomic_uint *users);
 void ddl__lanes_push(ddl__tcp_link *l);
 void ddl__lanes_drop(ddl__tcp_link *l);
 void ddl__lanes_shut(ddl__tcp_link *l);
 
-/* Called by the driver: receive what has arrived of the current long span. Return true if it is
- * complete. */
+/* Called by the driver: receive the bytes of the current long span that have arrived. Return true
+ * if it is complete. */
 bool ddl__lanes_receive(ddl__tcp_link *l, void *into, size_t bytes);
 
 /* Note a send error of a lane: the link is lost unless the peer soon gives a reason. */

@@ -114,7 +114,8 @@ static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
     return STOP;
 }
 
-/* Receive the rest of a frame over the first connection. False if the socket is exhausted. */
+/* Receive the rest of a frame over the first connection. Returns false if the socket is
+ * exhausted. */
 static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
 {
     struct iovec pieces[2];
@@ -146,8 +147,8 @@ static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
     return true;
 }
 
-/* Receive the next span. Return true if it is complete. With signature NULL, only determine what is
- * next. */
+/* Receive the next span. Return true if it is complete. With signature NULL, only receive the next
+ * header. */
 static bool span_receive(ddl__tcp_link *l, void *into, size_t bytes,
                          const ddl__signature *signature)
 {
@@ -171,7 +172,8 @@ static bool span_receive(ddl__tcp_link *l, void *into, size_t bytes,
     return false;
 }
 
-/* Return the bytes of the current span that have yet to arrive over the first connection. */
+/* Return the number of bytes of the current span that still have to arrive over the first
+ * connection. */
 static size_t inline_left(const ddl__tcp_link *l)
 {
     size_t payload = ddl__tcp_is_long(l, l->head.bytes) ? 0 : l->head.bytes;

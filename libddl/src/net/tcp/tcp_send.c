@@ -3,11 +3,11 @@
  *
  * Frames wait in a ring and point to user memory or to a slot; the oldest may be half sent. A frame
  * is sent at once if the ring is empty. flush sends the rest, many frames per system call. A slot
- * counts the links that have yet to send it and is free at zero. The last entry of the ring is
+ * counts the links that still have to send it, and is free at zero. The last entry of the ring is
  * reserved for the farewell.
  *
  * A link that is closed, or that has failed to send, discards new frames, so that no caller waits
- * for room on a dead link. The cause is learned by receiving, because a leave message, an abort or
+ * for room on a dead link. The receiving half finds the cause, because a leave message, an abort or
  * data may precede the error. If a lane fails, the first connection remains for the farewell. */
 #include <assert.h>
 #include <errno.h>

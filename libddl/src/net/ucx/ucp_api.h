@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucp_api.h - the part of UCX's interface that libddl uses, so that it can be built without UCX.
- * libucp.so.0 keeps it compatible: a mask in each struct says which fields are set, and fields are
- * only added at the end. test_ucp_api compares it with the headers of an installed UCX. */
+/* ucp_api.h - the part of UCX's interface that libddl uses, so that libddl can be built without
+ * UCX. libucp.so.0 keeps it compatible: a mask in each struct says which fields are set, and fields
+ * are only added at the end. test_ucp_api compares it with the headers of an installed UCX. */
 #ifndef DDL_NET_UCP_API_H
 #define DDL_NET_UCP_API_H
 
@@ -24,7 +24,7 @@ enum {
     DDL__UCS_LAST_ERROR = -100
 };
 
-/* What starts an operation returns NULL if it is complete, an error, or its request. */
+/* The result of starting an operation: NULL if it is complete, an error, or its request. */
 typedef void *ddl__ucs_result;
 
 enum { DDL__UCP_API_MAJOR = 1, DDL__UCP_API_MINOR = 13 };

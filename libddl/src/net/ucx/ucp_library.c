@@ -36,8 +36,8 @@ static const struct {
     {"ucs_debug_disable_signals", offsetof(ddl__ucp, disable_signals)},
 };
 
-/* UCX writes to stdout by default. Its errors are often ends of peers that libddl reports itself.
- */
+/* Write a message of UCX to libddl's log: UCX writes to stdout by default. Its errors are often
+ * ends of peers, which libddl reports itself. */
 static int log_line(const char *file, unsigned line, const char *function, int level,
                     const void *component, const char *message, va_list arguments)
 {

@@ -34,7 +34,7 @@ ddl__ucp_ep *ddl__ucx_endpoint(ddl__ucx_link *l)
                                        .error_mode = DDL__UCP_ERROR_MODE_PEER,
                                        .on_error = endpoint_failed,
                                        .error_argument = &ucx->links[2 * l->peer]};
-    ucx->armed = false; /* it may be the first of its device */
+    ucx->armed = false; /* the endpoint may be the first on its device */
     ddl__ucs_status status = ucx->ucp.ep_create(ucx->worker, &params, endpoint);
     if (status == DDL__UCS_OK)
         return *endpoint;
@@ -126,7 +126,7 @@ void ddl__ucx_check(ddl__ucx_link *l)
         ddl__tcp_lose(l->tcp, "UCX", "the peer left before its last spans arrived");
 }
 
-/* Receive all that has arrived, so that the descriptor reports the next arrival. */
+/* Receive everything that has arrived, so that the descriptor reports the next arrival. */
 static void worker_arm(ddl__ucx *ucx)
 {
     do {
@@ -240,14 +240,15 @@ static ddl_status fail_by_status(const ddl__ucx *ucx, const char *what, ddl__ucs
                      ucx->ucp.status_text(status));
 }
 
-/* libddl has shared memory of its own. UCX's TCP moves a span in segments of 8 KiB by default, each
- * with a system call. In older versions a setting of TCP has no prefix TCP_. */
+/* The settings whose defaults libddl changes. libddl has its own links over shared memory. By
+ * default, UCX's TCP moves a span in segments of 8 KiB, each with a system call. In older versions
+ * the settings of TCP have no prefix TCP_. */
 static const struct {
     const char *variable, *name, *old_name, *value;
 } defaults[] = {{"UCX_TLS", "TLS", "TLS", "^sm"},
                 {"UCX_TCP_RX_SEG_SIZE", "TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "512k"},
                 {"UCX_TCP_TX_SEG_SIZE", "TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "256k"}};
-enum { OLD_NAMES = 14 }; /* the last minor version with them */
+enum { OLD_NAMES = 14 }; /* the last minor version with the old names */
 
 static ddl_status context_create(ddl__ucx *ucx, ddl__ucx_lookup_fn *lookup)
 {
@@ -341,7 +342,7 @@ void ddl__ucx_set_addresses(ddl__ucx *ucx, void *rows, size_t row_bytes)
     ucx->row_bytes = row_bytes;
 }
 
-/* Close all endpoints after what was sent, at once, and wait for them. */
+/* Close all endpoints at the same time, after all sent data, and wait for them. */
 static void endpoints_close(ddl__ucx *ucx)
 {
     static const ddl__ucp_request_param flush;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ucx.h - links whose spans are sent over UCX, which supports InfiniBand, RoCE and other networks.
- * libucp.so.0 is loaded at run time. A link over UCX is a TCP link whose spans take another way:
- * its connection remains, for leave messages and aborts, and for the detection of failures. */
+ * libucp.so.0 is loaded at run time. A link over UCX is a TCP link whose spans are sent over UCX.
+ * Its connection remains, for leave messages and aborts, and for the detection of failures. */
 #ifndef DDL_NET_UCX_H
 #define DDL_NET_UCX_H
 
@@ -13,9 +13,10 @@ typedef struct ddl__ucx ddl__ucx;
 /* Return the value of an environment variable, or NULL if the user has not set it. */
 typedef const char *ddl__ucx_lookup_fn(const char *name);
 
-/* Load libucp and open its devices for the links of one comm. slots is borrowed. The defaults of
- * some settings of UCX differ from UCX's own, unless `lookup` finds them: they replace those of a
- * ucx.conf. Return NULL if that is not possible: DDL_EUNSUPPORTED with the reason as message. */
+/* Load libucp and open its devices for the links of one comm. slots is borrowed. Sets some of UCX's
+ * settings to other defaults, which replace the values of a ucx.conf, unless `lookup` finds the
+ * setting's variable. Return NULL if UCX cannot be used, with the reason as message
+ * (DDL_EUNSUPPORTED). */
 ddl__ucx *ddl__ucx_create(ddl__slots *slots, int rank, int size, ddl__ucx_lookup_fn *lookup);
 
 /* Return this rank's address, which the members exchange. */
@@ -24,7 +25,8 @@ const void *ddl__ucx_address(const ddl__ucx *ucx, size_t *bytes);
 /* Return the version of libucp as text. */
 const char *ddl__ucx_version(const ddl__ucx *ucx);
 
-/* Return a descriptor with an event when spans arrive. Whoever watches it polls any link. */
+/* Return a descriptor with an event when spans arrive. A thread that watches it then polls any of
+ * the links. */
 int ddl__ucx_fd(const ddl__ucx *ucx);
 
 /* Keep the addresses of all members: `rows`, a row for each rank. Takes ownership. */
@@ -35,8 +37,8 @@ void ddl__ucx_set_addresses(ddl__ucx *ucx, void *rows, size_t row_bytes);
  * driver. */
 void ddl__ucx_carry(ddl__ucx *ucx, ddl__link *link, int peer, bool second);
 
-/* Free it after its links. Waits, at most DDL__UCX_FLUSH_LIMIT, until the network has accepted what
- * the links have sent. `ucx` may be NULL. */
+/* Free the object, after its links. Waits, at most DDL__UCX_FLUSH_LIMIT, until the network has
+ * accepted the data that the links have sent. `ucx` may be NULL. */
 void ddl__ucx_destroy(ddl__ucx *ucx);
 
 #endif

@@ -19,8 +19,8 @@
  * over TCP that contains the number of spans sent over UCX, and takes effect when these have
  * arrived. An abort takes effect at once. An error of the endpoint does not prove that the peer is
  * dead: as with a lane of a TCP link, the link counts as lost if no reason arrives over TCP in
- * time. While the TCP link is unopened, there is no room: a peer without it could leave unnoticed.
- * Such a span over TCP opens it.
+ * time. While the TCP link is unopened, there is no room: a peer without a TCP link could leave
+ * unnoticed. A span over TCP, like the one before a leave message, opens the link.
  *
  * Memory of the user. Requests point to it until they are complete. An abort closes the endpoint by
  * force, which completes its requests with an error. Once all aborts are sent, the end of the comm
@@ -46,8 +46,8 @@ enum { DDL__UCX_WINDOW = 64, DDL__UCX_SPAN = 1, DDL__UCX_CREDIT = 2 };
 /* The header of an active message. In a credit, `number` counts the released spans. */
 typedef struct ddl__ucx_head {
     uint32_t from;
-    uint32_t second; /* 1: of the link for messages */
-    uint64_t number; /* of the span on its link, from 0 */
+    uint32_t second; /* 1: the link for messages */
+    uint64_t number; /* number of the span on its link, from 0 */
     ddl__signature signature;
     uint64_t bytes;
 } ddl__ucx_head;
@@ -67,7 +67,7 @@ typedef struct ddl__ucx_arrival {
     bool here;
     bool rendezvous; /* the payload is still with the sender */
     bool receiving, received;
-    void *data;  /* the payload, or what ucp needs to fetch it; NULL: none */
+    void *data;  /* the payload, or UCX's handle to fetch it; NULL: none */
     void *place; /* the payload, after it was fetched or copied; else NULL */
 } ddl__ucx_arrival;
 
@@ -121,7 +121,7 @@ static inline ddl__ucx_link *ddl__ucx_of(ddl__link *link)
 
 /* ---- ucp_library.c ---- */
 
-/* Load the library. DDL_EUNSUPPORTED with the reason. */
+/* Load the library. Returns DDL_EUNSUPPORTED, with the reason as message, on failure. */
 ddl_status ddl__ucp_load(ddl__ucp *ucp, char *version, size_t size);
 
 /* ---- ucx.c; all but the link operations are called with the lock held ---- */
@@ -160,7 +160,7 @@ void ddl__ucx_return_room(ddl__ucx_link *l);
 /* Handle active messages. Return false if UCX does not accept the handlers. */
 bool ddl__ucx_handle_messages(ddl__ucx *ucx);
 
-/* With the lock held: release what has arrived and was not received. */
+/* With the lock held: release the arrivals that were not received. */
 void ddl__ucx_drop_arrivals(ddl__ucx_link *l);
 
 bool ddl__ucx_next(ddl__link *link, ddl__signature *signature, size_t *bytes);

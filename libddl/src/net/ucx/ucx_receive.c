@@ -110,7 +110,8 @@ static void *buffer_of(ddl__ucx_link *l, size_t bytes)
     return l->buffer;
 }
 
-/* The user data of a request that fetches a payload is its link: only the next span is fetched. */
+/* Note that a payload was fetched. The request's user data is its link, because only the next span
+ * is fetched. */
 static void fetched(void *request, ddl__ucs_status status, size_t bytes, void *user_data)
 {
     ddl__ucx_link *l = user_data;

@@ -2,13 +2,13 @@
 /* Chain: broadcast and reduce of long messages.
  *
  * The ranks are a chain that starts at the root of a broadcast and ends at the root of a reduce.
- * Each rank forwards what it receives; in a reduce it adds its own operand first. Segments follow
- * each other, so all links are busy at once.
+ * Each rank forwards the data that it receives; in a reduce it adds its own operand first. Segments
+ * follow each other, so all links are busy at once.
  *
  * Steps: p - 1, and one for each further segment. Messages: each segment. Bytes: N on each link. */
 #include "plan/builder.h"
 
-/* On hosts of several ranks, leaders does the same with fewer links. */
+/* Return false on hosts of several ranks, where leaders does the same with fewer links. */
 static bool competes(const ddl__request *request)
 {
     return !ddl__request_has_hosts(request);

@@ -11,7 +11,7 @@
  * step. Bytes: 2 N (1 - 1/p) from each rank, half of that in one step; N (p - 1) in a broadcast. */
 #include "plan/builder.h"
 
-/* In an operation of two steps, all ranks must read each other's memory. */
+/* Return true if all ranks read each other's memory, or if the operation has one step. */
 static bool fits(const ddl__request *request)
 {
     return request->all_shared || ddl__request_is(request, DDL__KIND(BROADCAST) | DDL__BLOCK_KINDS);
@@ -77,7 +77,8 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
     ddl__builder_add_sum(builder, reduce, 0, NULL, ddl__all_ranks(request), targets);
 }
 
-/* In place, a sent share may be overwritten only by the result that was computed from it. */
+/* Add the steps of an all-reduce. In place, a sent share may be overwritten only by the result that
+ * was computed from it. */
 static int64_t build_allreduce(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;

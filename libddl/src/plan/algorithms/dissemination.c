@@ -2,8 +2,9 @@
 /* Dissemination: the barrier.
  *
  * In round k every rank sends an empty message to the rank 2^k after it, modulo p, and receives one
- * from the rank 2^k before it. After round k, messages from the 2^(k + 1) ranks up to itself have
- * reached a rank, directly or not. After ceil(log2 p) rounds, messages from all ranks have.
+ * from the rank 2^k before it. After round k, a rank has been reached, directly or indirectly, by
+ * messages from the 2^(k + 1) ranks up to itself. After ceil(log2 p) rounds, it has been reached by
+ * messages from all ranks.
  *
  * Steps: ceil(log2 p). Messages: one from each rank in each round. Bytes: none. */
 #include "plan/builder.h"

@@ -12,8 +12,8 @@ typedef struct piece {
     uint32_t owner;
 } piece;
 
-/* The ranges that the groups of a level hold: group g has pieces[first[g]] up to pieces[first[g +
- * 1]]. */
+/* The ranges that the groups of a level hold. The pieces of group g begin at pieces[first[g]] and
+ * end before pieces[first[g + 1]]. */
 typedef struct holdings {
     piece *pieces;
     uint32_t *first;
@@ -81,7 +81,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Update pair_ranges: the most cuts of a group that two ranks own in the same two children. */
+/* Update pair_ranges: the largest number of cuts of a group that two ranks own in the same two
+ * children. */
 static bool count_pairs(division *d, uint32_t cuts, int n)
 {
     int *most = &d->exchanges->pair_ranges;

@@ -18,7 +18,8 @@
 #include "plan/hierarchy.h"
 
 enum {
-    /* The most ranges that two ranks may exchange at a level, so that their spans fit a link. */
+    /* The largest number of ranges that two ranks may exchange at a level, so that their spans fit
+     * a link. */
     DDL__PAIR_RANGES = 4
 };
 
@@ -34,12 +35,13 @@ typedef struct ddl__exchange {
  * ranks. */
 typedef struct ddl__exchanges {
     int n;                               /* number of levels */
-    uint32_t first[DDL__LEVELS_MAX + 1]; /* level l has list[first[l]] up to list[first[l + 1]] */
+    uint32_t first[DDL__LEVELS_MAX + 1]; /* level l begins at list[first[l]] and ends before
+                                          * list[first[l + 1]] */
     ddl__exchange *list;
     uint32_t *members;
     uint32_t n_list, n_members, list_room, member_room;
     int64_t unit;
-    int pair_ranges; /* the most ranges that any two ranks exchange at one level */
+    int pair_ranges; /* largest number of ranges that two ranks exchange at one level */
 } ddl__exchanges;
 
 /* Divide `count` elements; parts begin at multiples of `unit`. Return false if out of memory. If

@@ -8,7 +8,7 @@
  * of hierarchical.c that joins c groups has 2 (c - 1). Bytes: as hierarchical.c. */
 #include "plan/builder.h"
 
-/* With two hosts the plan is the same as hierarchical. */
+/* Return false with two hosts, where the plan is the same as hierarchical. */
 static bool competes(const ddl__request *request)
 {
     return request->topology->groups[DDL__HOSTS] > 2;

@@ -59,7 +59,8 @@ static int member_after(const ddl__exchange *x, int i)
     return (x->self + i) % x->members;
 }
 
-/* A step over part `i` of an exchange in each chunk. It is empty for a member without a part. */
+/* Return a step over part `i` of an exchange in each chunk. It is empty for a member without a
+ * part. */
 static ddl__step over_part(const context *b, const ddl__exchange *x, int i, uint32_t skew)
 {
     const chunks *now = b->now;
@@ -96,8 +97,8 @@ static void number_children(const context *b, int level, int *number)
     }
 }
 
-/* Data that is sent from the recv buffer is overwritten only by a result that was computed from
- * it. */
+/* Add the steps that reduce at a level. Data that is sent from the recv buffer is overwritten only
+ * by a result that was computed from it. */
 static void reduce_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;
@@ -126,7 +127,8 @@ static void reduce_level(const context *b, int level, uint32_t skew)
     }
 }
 
-/* The step that makes the last level's results has already sent them. */
+/* Add the steps that gather at a level. The step that makes the last level's results has already
+ * sent them. */
 static void gather_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;
@@ -230,7 +232,8 @@ static bool choose_levels(context *b, chunks *first, chunks *rest)
         if (ranges < rest->exchanges.pair_ranges)
             ranges = rest->exchanges.pair_ranges;
         if (ranges <= DDL__PAIR_RANGES) {
-            /* Half of a link's spans: both ways, for the waves in flight and the current one. */
+            /* Use half of a link's spans, in both directions, for the waves in flight and the
+             * current wave. */
             b->wire_lag = DDL__LINK_SPANS / 4 / ranges - 1;
             if (b->wire_lag > WIRE_LAG)
                 b->wire_lag = WIRE_LAG;

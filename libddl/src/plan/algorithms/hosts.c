@@ -13,8 +13,8 @@
  * round has as many waves as the longest block has segments, so rounds follow each other without a
  * gap.
  *
- * A block is added up over its own host's ranks first, then over the sums of the other hosts in the
- * order of the rounds.
+ * A block's operands are added over its own host's ranks first. The sums of the other hosts follow
+ * in the order of the rounds.
  *
  * Steps: a hop in memory, h - 1 rounds that do not wait for each other, a hop in memory. Messages:
  * h - 1 from each rank over wires. Bytes: N (1 - 1/h) each way on each host's wire. */
@@ -23,8 +23,8 @@
 
 enum {
     LAG = 3, /* waves between sending over a wire and taking */
-    /* blocks of one host for the same agent, so that their spans fit its links; and if both phases
-     * use the links */
+    /* most blocks of one host for the same agent, so that their spans fit its links; and most
+     * blocks if both phases use the links */
     BLOCKS_MAX = 7,
     BLOCKS_MAX_PACKED = 3,
     WAVES_MAX = 1 << 30 /* waves of all rounds */
@@ -83,7 +83,7 @@ static ddl__step over_block(const rounds *h, uint8_t kind, uint32_t i, int64_t s
                        .stride = h->segment};
 }
 
-/* Return true if a rank's own block has its place in a buffer of all blocks. */
+/* Return true if a rank's own block is in its place in a buffer of all blocks. */
 static bool is_in_place(const rounds *h)
 {
     return h->packs || h->builder->request->in_place;
@@ -124,7 +124,7 @@ static void gather_from(const rounds *h, int distance, int64_t skew)
     }
 }
 
-/* Begin after `skew` waves. */
+/* Add the steps of an all-gather, which begins after `skew` waves. */
 static void build_allgather(const rounds *h, int64_t skew)
 {
     ddl__builder *builder = h->builder;
@@ -200,7 +200,8 @@ static void add_up(const rounds *h, int distance, int64_t skew)
     ddl__builder_add(builder, reduce, ddl__listed_ranks(operands, 2), ddl__no_ranks());
 }
 
-/* Return the waves after which every segment of the result is complete. */
+/* Add the steps of a reduce-scatter. Return the number of waves after which every segment of the
+ * result is complete. */
 static int64_t build_reduce_scatter(const rounds *h)
 {
     ddl__ranks others = rest_of_host(h);
@@ -218,7 +219,7 @@ static int64_t build_reduce_scatter(const rounds *h)
     return (h->groups.hosts - 2) * h->waves + LAG + 2;
 }
 
-/* Return the most spans that one rank publishes in a wave. */
+/* Return the largest number of spans that one rank publishes in a wave. */
 static int64_t spans_in_wave(const ddl__request *request, uint32_t most, uint32_t for_agent)
 {
     int64_t gathers = 1 + (int64_t)for_agent, scatters = 2 * (int64_t)most;
@@ -227,8 +228,8 @@ static int64_t spans_in_wave(const ddl__request *request, uint32_t most, uint32_
                                                   : gathers + scatters;
 }
 
-/* Return the ranks of the largest host, and the most ranks of one host with the same agent on
- * another host of several ranks. */
+/* Find the number of ranks of the largest host, and the largest number of ranks of one host that
+ * have the same agent on another host of several ranks. */
 static void largest(const rounds *h, uint32_t *most, uint32_t *for_agent)
 {
     uint32_t least = UINT32_MAX;

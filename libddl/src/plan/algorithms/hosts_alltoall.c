@@ -4,9 +4,9 @@
  * The blocks from all ranks of one host to all ranks of another are sent as one message. In round
  * r, host h exchanges with host r - h, modulo the number of hosts. On each side the agent of the
  * round is the local rank r, modulo the host's ranks. The ranks of a host pass their blocks to the
- * agent in shared memory, which collects them in its scratch memory, those of its first rank first.
- * The agents exchange what they have collected. Then each distributes the received blocks within
- * its host. If a host exchanges with itself, its ranks need no agent.
+ * agent in shared memory, which collects them in its scratch memory in rank order. The agents
+ * exchange the collected blocks. Then each distributes the received blocks within its host. If a
+ * host exchanges with itself, its ranks need no agent.
  *
  * Each round sends and receives blocks of the same two hosts, so an in-place all-to-all overwrites
  * only what it has sent. If a rank is agent again, it collects after its previous round has
@@ -29,13 +29,13 @@ typedef struct alltoall {
     uint32_t most, least; /* most and fewest ranks of a host */
     int64_t count;        /* elements of a block */
     int64_t segment;
-    uint32_t collecting, sending, distributing; /* the most waves that each phase takes */
+    uint32_t collecting, sending, distributing; /* maximum number of waves of each phase */
     uint32_t step;                              /* waves from round to round */
 } alltoall;
 
 /* Return the number of spans that one rank may have in flight: for all rounds that collect at the
  * same time, for distributing, on a wire, and within its host. In shared memory, the number is
- * twice what two waves need. */
+ * twice the need of two waves. */
 static int64_t spans_of(const alltoall *x)
 {
     uint32_t at_once =
@@ -71,8 +71,8 @@ static ddl__step over(const alltoall *x, ddl__step_kind kind, int64_t blocks, ui
         .kind = kind, .stable = 1, .skew = skew, .count = count, .piece = count, .stride = count};
 }
 
-/* Send the blocks of local rank `i` for `host` to the agent, or receive them there into `region` of
- * the scratch memory, in the order of the ranks of `host`. */
+/* Send the blocks of local rank `i` for `host` to the agent. The agent receives them into `region`
+ * of its scratch memory, in the order of the ranks of `host`. */
 static void collect_from(const alltoall *x, uint32_t i, int host, uint32_t agent, int64_t region,
                          uint32_t skew)
 {
@@ -97,7 +97,8 @@ static void collect_from(const alltoall *x, uint32_t i, int host, uint32_t agent
     }
 }
 
-/* Distribute the blocks in the agent's `region` to the local ranks, in the order of `host`. */
+/* Distribute the blocks in the agent's `region` to the local ranks, in the order of the ranks of
+ * `host`. */
 static void distribute(const alltoall *x, int host, uint32_t agent, int64_t region, uint32_t skew)
 {
     const ddl__request *request = x->builder->request;
@@ -182,7 +183,8 @@ static bool fits(const ddl__request *request)
     return fitting;
 }
 
-/* A host's wire is idle for the time of one message while the host exchanges with itself. */
+/* Add the cost. A host's wire is idle for the time of one message while the host exchanges with
+ * itself. */
 static void cost(ddl__cost *c)
 {
     double far = c->h - 1, turns = (double)(int64_t)((far + c->x - 1) / c->x);

@@ -31,7 +31,7 @@ static void cost(ddl__cost *c)
 static int64_t build(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
-    /* In place, the result may overwrite what was sent before the last peer has read it. */
+    /* In place, the result may overwrite the sent buffer before the last peer has read it. */
     ddl__step publish = {
         .kind = DDL__PUBLISH, .stable = !request->in_place, .count = request->count};
     ddl__step reduce = {.keep = 1, .finish = 1, .count = request->count};

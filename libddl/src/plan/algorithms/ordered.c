@@ -10,9 +10,9 @@
  * results to the root.
  *
  * The ranks of a host are the agents of the other hosts' shares in turn. In each round every rank
- * of the host is the agent of one share, so few spans are in flight in its memory. What the ranks
- * of a host send each other is read in the same wave, so it is read in the order of sending. If all
- * ranks share memory, each counts as a host, and there are no agents.
+ * of the host is the agent of one share, so few spans are in flight in its memory. Spans between
+ * the ranks of a host are read in the wave in which they are sent, so they are read in the order of
+ * sending. If all ranks share memory, each counts as a host, and there are no agents.
  *
  * An all-reduce that would be done in one shot is done in one shot here, too: every rank sends its
  * parts to all others, and each adds the whole buffer.
@@ -107,7 +107,7 @@ static uint32_t agent_of(const context *o, int host)
     return ddl__host_ranks(&o->groups, host)[before % size_of(o, host)];
 }
 
-/* List the ranks of the next host, then those of the one after it, and so on. */
+/* List the ranks of the next host, then the ranks of the host after it, and so on. */
 static void list_peers(context *o)
 {
     int hosts = o->groups.hosts, own = o->groups.self;
@@ -156,7 +156,7 @@ static int most_parts(const ddl__fold *fold, int most)
     return most;
 }
 
-/* Count the parts of the ranks, and the most parts of any rank or host. */
+/* Count the parts of each rank, and find the largest number of parts of a rank or a host. */
 static void count_parts(context *o)
 {
     const ddl__order *order = o->request->order;
@@ -236,7 +236,7 @@ static void add_parts(const context *o, const sum *s, uint8_t fold, ddl__step st
                          ddl__listed_ranks(s->ranks, (uint32_t)s->n), targets);
 }
 
-/* Send the other hosts the sums of this host's parts of their shares. */
+/* Send each peer on another host the sum of this host's parts of its share. */
 static void send_to_peers(const context *o)
 {
     int all = o->n_mates + 1;

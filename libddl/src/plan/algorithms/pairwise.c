@@ -5,9 +5,9 @@
  * in which a rank has blocks for all ranks, for one or for none.
  *
  * In round r, rank i exchanges with rank r - i, modulo p. So in each round all ranks have different
- * peers. What is received in a round replaces what was sent in it, so an in-place all-to-all
- * overwrites only what it has sent. A block sent in round r is received `lag` rounds later, in a
- * later wave if need be, which limits the spans in flight for any number of ranks.
+ * peers. The block received in a round replaces the block sent in it, so an in-place all-to-all
+ * overwrites only blocks that it has sent. A block sent in round r is received `lag` rounds later,
+ * in a later wave if need be, which limits the spans in flight for any number of ranks.
  *
  * Steps: 1. Messages and bytes: every block once. */
 #include "plan/builder.h"
@@ -29,7 +29,7 @@ int ddl__pairwise_lag(const ddl__request *request)
     return lag < LAG_MOST ? lag : LAG_MOST;
 }
 
-/* In some rounds a rank exchanges with itself. */
+/* Return the peer in a round. In some rounds a rank exchanges with itself. */
 static int peer_in(const ddl__request *request, int round)
 {
     return ddl__rank_at(request, (int64_t)round - 2 * (int64_t)request->rank);
@@ -70,7 +70,7 @@ static int64_t build(ddl__builder *builder)
         add_send(builder, round);
         add_take(builder, sent, (uint32_t)(sent + lag) / (uint32_t)size);
     }
-    /* The spans in flight and the one that is being sent; the rest is slack. */
+    /* The spans in flight, the span that is being sent, and some more. */
     return lag + DDL__WAVES;
 }
 

@@ -38,9 +38,9 @@ static ring ring_of(const ddl__request *request)
     return r;
 }
 
-/* Partial sums are stored where the result will be in the recv buffer, if it is kept there. What is
- * sent may be sent without a copy: the share returns to this rank only after its receiver has read
- * it. */
+/* Add the steps of a stage. Partial sums are stored at the result's place in the recv buffer, if
+ * the result is kept there. A share may be sent without a copy, because it returns to this rank
+ * only after its receiver has read it. */
 static void add_stage(ddl__builder *builder, const ring *r, int stage, uint32_t skew)
 {
     const ddl__request *request = builder->request;
@@ -70,8 +70,8 @@ static void add_stage(ddl__builder *builder, const ring *r, int stage, uint32_t 
 
 /* DDL__RING_DEPTH segments should be in flight. With few stages, each stage follows the previous
  * one by several waves. With many, a segment passes `hops` stages in one wave. The steps of all
- * first hops come first in the list, then those of all second hops and so on, so that the next rank
- * consumes in the order in which this one publishes. */
+ * first hops come first in the list, then the steps of all second hops and so on, so that the next
+ * rank consumes spans in the order in which this rank publishes them. */
 static int64_t build(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;

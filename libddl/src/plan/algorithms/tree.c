@@ -9,7 +9,7 @@
  *
  * The root's host has position 0, and the hosts after it the next positions, modulo h. Position i
  * has the children i + 1, i + 2, i + 4, ..., as long as i is a multiple of twice the distance. So
- * the child i + d and all positions below it are i + d up to i + 2 d.
+ * the child i + d and all positions below it are i + d to i + 2 d - 1.
  *
  * Steps: ceil(log2 h) over wires and 1 in memory; twice that for all-reduce. Messages: h - 1 over
  * wires each way, the fewest possible. Bytes: N log2 h on the root's wire each way. */
@@ -63,11 +63,11 @@ typedef struct node {
     /* ranks whose operands a leader reduces; ranks to which it sends the result */
     uint32_t *sources, *targets;
     uint32_t n_sources, n_targets;
-    int *number; /* by rank: the source whose operand contains the rank's; -1: none */
+    int *number; /* by rank: the source whose operand contains the rank's operand; -1: none */
 } node;
 
-/* Number the sources: the ranks of the host, then the children, of which child j has the positions
- * from 2^j behind this one on. */
+/* Number the sources: the ranks of the host, then the children. Child j has the positions from this
+ * position + 2^j on. */
 static void number_sources(const ddl__request *request, const ddl__host_groups *groups, int root,
                            int position, int *number)
 {
@@ -102,7 +102,7 @@ static bool find_node(const ddl__request *request, node *n)
                 ddl__host_leader(&groups, request, (own + d) % hosts, root);
         if (request->order)
             number_sources(request, &groups, root, position, n->number);
-        /* The child with the longest way to its leaves first, the ranks of the host last. */
+        /* List the child with the longest way to its leaves first, the ranks of the host last. */
         n->targets = n->sources + room;
         for (uint32_t i = n->n_sources; i-- > 0;)
             if (n->sources[i] != (uint32_t)request->rank)

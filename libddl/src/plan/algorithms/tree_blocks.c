@@ -10,8 +10,8 @@
  * each other in the waves: in a gather the shortest distance is first, in a scatter the longest.
  *
  * Steps: ceil(log2 h) over wires and 1 in memory. Messages: h - 1 over wires, log2 h of them at the
- * root, the fewest possible. Bytes: N (1 - 1/h) on the root's wire, N being all blocks; up to (N /
- * 2) log2 h on all wires together. */
+ * root, the fewest possible. Bytes: N (1 - 1/h) on the root's wire, where N is all blocks; up to (N
+ * / 2) log2 h on all wires together. */
 #include <stdlib.h>
 
 #include "plan/builder.h"
@@ -19,7 +19,7 @@
 
 enum {
     LAG = 1,  /* waves between sending and receiving */
-    SPANS = 8 /* segments that one rank may have in flight: twice what it needs */
+    SPANS = 8 /* segments that one rank may have in flight: twice its need */
 };
 
 typedef struct tree {
@@ -254,7 +254,7 @@ static void scatter(const tree *t)
         add_host(t, last);
 }
 
-/* Return the elements of scratch memory that are needed. */
+/* Return the number of elements of scratch memory that this rank needs. */
 static int64_t scratch_of(const tree *t)
 {
     int64_t blocks = blocks_below(t, t->position), in_runs = 0;
@@ -280,7 +280,8 @@ static bool fits(const ddl__request *request)
     return fitting;
 }
 
-/* The longest message has half of all blocks. A message of a quarter precedes or follows it. */
+/* Add the cost. The longest message has half of all blocks. A message of a quarter precedes or
+ * follows it. */
 static void cost(ddl__cost *c)
 {
     double levels = ddl__cost_log2(c->h), far = c->h - 1;
