@@ -53,7 +53,7 @@ class Adapter:
     name         without the prefix ddl_
     imports      the frameworks that it may import
     modules      other modules that programs import, and the titles of their reference pages
-    arrays, differs   for the table: its arrays compared with NumPy's, and other names
+    arrays, differs   for the table: the conversion of arrays to NumPy, and other names
     lacks        element types, by NumPy's names, that it does not have, and why (`because`)
     frameworks   by the name of their package
     """
@@ -118,7 +118,7 @@ ADAPTER_OF = {framework: adapter for adapter in SMALL for framework in adapter.f
 
 def adapters_table() -> list[str]:
     lines = [
-        "| adapter | example | arrays, compared with NumPy's | differs from the common names |",
+        "| adapter | example | conversion of arrays to NumPy | differences from the common names |",
         "|---|---|---|---|",
     ]
     for adapter in SMALL:
@@ -132,7 +132,7 @@ def adapters_table() -> list[str]:
 
 def environments_table() -> list[str]:
     lines = [
-        "| framework | packages | after them | one process | two, `ddlrun` | two, `mpirun` |",
+        "| framework | packages | next step | one process | two, `ddlrun` | two, `mpirun` |",
         "|---|---|---|---|---|---|",
     ]
     for adapter in SMALL:
@@ -149,9 +149,9 @@ def environments_table() -> list[str]:
 
 
 def types_table() -> list[str]:
-    lines = ["| adapter | skipped | because |", "|---|---|---|"]
+    lines = ["| adapter | skipped types | reason |", "|---|---|---|"]
     for adapter in SMALL:
-        skipped = ", ".join(adapter.lacks) or "nothing"
+        skipped = ", ".join(adapter.lacks) or "none"
         lines.append(f"| `{adapter.package}` | {skipped} | {adapter.because} |")
     return lines
 
