@@ -20,10 +20,10 @@ from ddl_launch.base.pictures import LIBRARIES, LIGHT, logarithmic, picture  # n
 from ddl_launch.base.quantities import parse_bytes, parse_seconds  # noqa: E402
 
 TABLES = {  # the panels of collectives.svg, and the text above each one's table
-    "2 ranks, cores near": "2 ranks, near, from Python.",
-    "2 ranks, cores far": "Far, for the sizes",
-    "4 ranks on 2 cores, near": "4 ranks on the 2 cores, near",
-    "2 hosts of one rank each": "2 hosts of one rank each",
+    "2 ranks, cores near": "The first table is for 2 ranks on near cores",
+    "2 ranks, cores far": "The next table is for far cores",
+    "4 ranks on 2 cores, near": "The next table is for 4 ranks on 2 near cores",
+    "2 hosts of one rank each": "The next table is for 2 simulated hosts",
 }
 
 
