@@ -5,12 +5,12 @@
 
     ddl.torch.init()
 
-    import ddl                   # the names of ddl_core: operations on arrays of NumPy
+    import ddl                   # the names of ddl_core: operations on NumPy arrays
 
     comm = ddl.init()
 
-A module has two names and is one object: `ddl.torch.elastic` is `ddl_torch.elastic`. This package
-imports a framework only when one of its modules is used.
+Both names of a module refer to the same object: `ddl.torch.elastic` is `ddl_torch.elastic`. This
+package imports a framework only when one of its modules is used.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
     ddl_core.finalize()
 
 The adapters for frameworks (ddl_torch, ...) build on this package, which imports no framework. All
-errors are DdlError; see ddl_core.errors.
+errors are subclasses of DdlError; see ddl_core.errors.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class World:
     also use ddl_core.world(). An adapter exports the methods as its functions.
 
     adapter     the name of the adapter's package, for messages
-    keeps_job   whether a world that `init` creates in ddl_core stays until `shutdown`; otherwise
-                the program may create its own
+    keeps_job   True to keep a world that `init` creates in ddl_core until `shutdown`; False to
+                close it after `init`, so that the program can create its own
     """
 
     def __init__(self, adapter: str, *, keeps_job: bool = True) -> None:
@@ -61,8 +61,8 @@ class World:
     def init(self, *, timeout: float | None = None, invariant: str | None = None) -> None:
         """Join the job in which this process was started.
 
-        The job is found as by ddl_core.init: ddlrun, mpirun of any MPI, torchrun, srun, or alone
-        (size 1). If ddl_core is initialized already, its world is used. All ranks call this.
+        The launcher is detected as by ddl_core.init: ddlrun, mpirun of any MPI, torchrun, srun, or
+        none (size 1). If ddl_core is already initialized, its world is used. All ranks call this.
 
         timeout   time limit in seconds for joining, and later for each operation; None: 5 minutes
                   for joining, 30 minutes for an operation
@@ -205,7 +205,7 @@ def check_op(op: Any) -> Op:
 
 
 def has_op(dtype: str, op: str) -> bool:
-    """Return whether `op` can reduce elements of `dtype`, which is NumPy's name of the type."""
+    """Return True if `op` can reduce elements of `dtype`, which is NumPy's name of the type."""
     if op.startswith(("bit", "logical")):
         return dtype == "bool" or "int" in dtype
     if dtype.startswith("complex"):
@@ -267,7 +267,7 @@ def average_metrics(
 ) -> dict[str, float]:
     """Return the weighted average of each metric over the ranks. `allreduce` sums lists of float64.
 
-    Raises InvalidArgument if another rank has other names, or the same names in another order.
+    Raises InvalidArgument if the names, or their order, differ between ranks.
     """
     if not weight >= 0:
         raise InvalidArgument(f"weight is {weight}; must be at least 0")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of adapters for frameworks whose arrays NumPy can read.
 
-Such an adapter is one file: it defines how its framework's arrays are read and created, and its
-support for training. docs/adapters.md lists these adapters.
+Such an adapter is one file. It defines how its framework's arrays are read and created, and
+contains the functions for training. docs/adapters.md lists these adapters.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class ArrayWorld(adapter.World):
 
 
 class OptimizerOf:
-    """A wrapper of a framework's optimizer. An adapter overrides the methods that use gradients, in
-    order to average them. All other attributes are read and set in the optimizer itself."""
+    """A wrapper for a framework's optimizer. An adapter overrides the methods that use gradients,
+    to average them first. All other attributes are read and set in the optimizer itself."""
 
     def __init__(self, optimizer: Any) -> None:
         self.__dict__["_optimizer"] = optimizer

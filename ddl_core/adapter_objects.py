@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickled objects. If a rank cannot pickle an object, the bytes have the error, and all ranks raise
-it."""
+"""Pickled objects. If a rank cannot pickle an object, it sends the error instead, and all ranks
+raise it."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@
     solver.snapshot()                # on rank 0
 
 The solver averages the gradients of all ranks between the backward pass and the update. Each rank
-feeds its own part of every batch. The operations take NumPy arrays; pycaffe's blobs are views of
+feeds its own part of every batch. The operations accept NumPy arrays; pycaffe's blobs are views of
 such arrays (`blob.data`, `blob.diff`).
 
-This package does not import Caffe. It takes every object with pycaffe's interface, as documented
+This package does not import Caffe. It accepts every object with pycaffe's interface, as documented
 and as in python/caffe/pycaffe.py (`net.params`, `net.layers`, `forward`, `backward`,
 `add_callback`, `apply_update`).
 """
@@ -42,12 +42,12 @@ allreduce_gradients = _world.allreduce_gradients
 
 
 def attach(solver: Any) -> None:
-    """Give all ranks rank 0's weights, and make a solver's own `step` and `solve` average the
-    gradients, by its callbacks.
+    """Copy rank 0's weights to all ranks, and make the solver's own `step` and `solve` average the
+    gradients in its callbacks.
 
     All ranks call it, with solvers of equal nets. Raises InvalidArgument for a solver without
-    `add_callback`; `Solver` supports such solvers by its own loop. The solver's `step` raises
-    errors of a callback, such as CommDead if a rank dies.
+    `add_callback`; use `Solver` for such solvers, which has its own loop. If a callback raises an
+    error, such as CommDead if a rank dies, the solver's `step` raises it.
     """
     if not hasattr(solver, "add_callback"):
         raise InvalidArgument(
@@ -58,12 +58,12 @@ def attach(solver: Any) -> None:
 
 
 class Solver:
-    """A solver on all ranks. Other attributes (`net`, `test_nets`, `iter`, ...) are those of the
-    wrapped solver.
+    """A solver that trains on all ranks. Other attributes (`net`, `test_nets`, `iter`, ...) are
+    passed to the wrapped solver.
 
-    If Caffe's build has solver callbacks, they average the gradients, by one group of operations.
-    Otherwise `step` is a loop of forward, backward and `apply_update`, in which a layer's gradients
-    are sent while the layers before it compute theirs.
+    If Caffe's build has solver callbacks, a callback averages the gradients in one group of
+    operations. Otherwise, `step` is a loop of forward, backward and `apply_update`, in which a
+    layer's gradients are sent while the layers before it compute theirs.
 
     solver     a solver of pycaffe, such as caffe.SGDSolver("solver.prototxt"). Its file must have
                no `snapshot` interval, since Caffe would write on all ranks.

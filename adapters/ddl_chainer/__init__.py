@@ -8,10 +8,10 @@
     data = chainermn.scatter_dataset(data if comm.rank == 0 else None, comm)
     optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.Adam(), comm).setup(model)
 
-ChainerMN is part of Chainer 7. Everything in it that takes a communicator takes this one: its
-optimizer, evaluator and checkpointer, datasets, iterators, links, and functions with gradients.
-This package also exports them. Arrays are NumPy's. The functions that all adapters of libddl share
-are here, too, for these arrays and for chainer.Variable.
+ChainerMN is part of Chainer 7. Its optimizer, evaluator, checkpointer, datasets, iterators, links
+and functions with gradients accept this communicator. This package also exports them. Arrays are
+NumPy arrays. This package also has the functions that all adapters of libddl share, for NumPy
+arrays and for chainer.Variable.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class World(Generic[Kind]):
     def init(
         self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None
     ) -> None:
-        """Join the job that this process was started in. A second call does nothing.
+        """Join the job in which this process was started. A second call does nothing.
 
         comm          must be None; Horovod's MPI communicators and lists of ranks are not supported
         process_sets  sets to add; "dynamic" is accepted, since sets can always be added later

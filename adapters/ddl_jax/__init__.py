@@ -8,7 +8,7 @@
     ...
     loss, gradients = ddl.value_and_grad(loss_of)(parameters, batch)  # averaged over all ranks
 
-Programs of jax's own collectives call `initialize` instead, before jax is imported.
+Programs that use jax's own collectives call `initialize` instead, before jax is imported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native parts of the adapter: compiling and loading them.
 
-"handler" has the operations, "mpi" the MPI for jax's own collectives. jax itself must not be
-imported at the top: see distributed.initialize.
+The part "handler" contains the operations, and "mpi" contains the MPI for jax's own collectives.
+This module must not import jax at its top: see distributed.initialize.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def allreduce(
     array      of the same shape and type on all ranks
     op         "sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor",
                "logical_and" or "logical_or". Integers wrap; their average truncates
-    transpose  for sum and average: "allreduce" if grad shall be the derivative of the sum of all
+    transpose  for sum and average: "allreduce" if the gradient is the derivative of the sum of all
                ranks' losses; "identity" if all ranks compute the same loss, as in mpi4jax
 
     All ranks call it. If `array` is donated or no longer needed, the result uses its memory. Raises
@@ -193,7 +193,7 @@ def alltoall(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
 
 
 def scan(array: ArrayLike, op: str = "sum", *, comm: Communicator | None = None) -> Array:
-    """Combine the arrays of the ranks up to this one, in the order of ranks.
+    """Combine the arrays of all ranks up to and including this rank, in the order of ranks.
 
     Rank 0 gets its own array, and the last rank the result of `allreduce`, except for rounding.
     Gathers all ranks' arrays. All ranks call it. It has a derivative if its operations have one.
@@ -219,8 +219,8 @@ def barrier(*, comm: Communicator | None = None) -> None:
 
 
 def send(array: ArrayLike, dest: int, tag: int = 0, *, comm: Communicator | None = None) -> None:
-    """Send to rank `dest`, which receives it by `recv` with the same tag, shape and type. Tags are
-    0 or more. It has no derivative; `sendrecv` has one. Raises like `broadcast`."""
+    """Send an array to rank `dest`, which calls `recv` with the same tag, shape and type. Tags are
+    0 or more. `send` has no derivative; `sendrecv` has one. Raises like `broadcast`."""
     which, _, size = members(comm)
     where = {"dest": adapter.check_rank("dest", dest, size), "send_tag": _tag("tag", tag)}
     primitives.send_p.bind(_array(array), **where, comm=which, size=size)
@@ -262,8 +262,8 @@ def sendrecv(
     like: Any = None,
     comm: Communicator | None = None,
 ) -> Array:
-    """Send to rank `dest`, and at the same time receive from rank `source`, or from any rank if it
-    is None.
+    """Send an array to rank `dest`, and at the same time receive one from rank `source`, or from
+    any rank if `source` is None.
 
     like: an array, or jax.ShapeDtypeStruct, of the received array's shape, and of the type of
     `array`; None: like `array`. It has a derivative unless `source` is None: the result's gradient

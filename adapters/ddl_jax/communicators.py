@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators of some of the ranks."""
+"""Communicators of a part of the ranks."""
 
 from __future__ import annotations
 

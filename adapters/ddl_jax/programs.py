@@ -45,9 +45,9 @@ def jit(function: Any = None, **options: Any) -> Any:
     microseconds instead of a hundred. The two may be mixed. Without a function, return a decorator
     with these options.
 
-    options: those of jax.jit. Some functions are called as by jax.jit: functions with shardings,
-    functions with other ordered effects (ordered callbacks), and every function under
-    jax.disable_jit or if jax has several devices.
+    options: the options of jax.jit. Some functions are called in the same way as with jax.jit,
+    without the faster path: functions with shardings, functions with other ordered effects (ordered
+    callbacks), and every function under jax.disable_jit or if jax has several devices.
     """
     if function is None:
         return functools.partial(jit, **options)

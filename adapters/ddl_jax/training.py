@@ -92,7 +92,7 @@ def value_and_grad(
 class PackedState(NamedTuple):
     """The state of a `gradient_transformation` that packs gradients.
 
-    residual  what rounding has lost of this rank's gradients of float32, one after another
+    residual  the rounding errors of this rank's float32 gradients, concatenated
     """
 
     residual: Array
@@ -101,13 +101,13 @@ class PackedState(NamedTuple):
 def gradient_transformation(
     op: GradientOp = "average", *, compression: AnyCompression | None = None
 ) -> Any:
-    """Return an optax.GradientTransformation that averages or sums the gradients of all ranks, for
-    the first place in an optax.chain.
+    """Return an optax.GradientTransformation that averages or sums the gradients of all ranks. Put
+    it at the beginning of an optax.chain.
 
     op           as for `allreduce_gradients`
     compression  as for `allreduce_gradients`; or "int8" or "int4": gradients of float32 in CPU
                  memory are sent between hosts in a quarter or an eighth of the bytes, see
-                 docs/wire.md. What rounding loses is added to the next gradients. It is in the
+                 docs/wire.md. Rounding errors are added to the next gradients. They are in the
                  state, which differs between ranks: save and restore it on each rank
     """
     import optax

@@ -81,7 +81,7 @@ def add(comm: ddl_core.Comm) -> tuple[int, int]:
 
 
 def epoch() -> int:
-    """Return how often the world was left."""
+    """Return the number of times that the world was left."""
     return joined.epoch
 
 

@@ -8,8 +8,8 @@
     model.compile(ddl.DistributedOptimizer("adam"), loss)
     model.fit(..., callbacks=[ddl.callbacks.BroadcastModel(), ddl.callbacks.AverageMetrics()])
 
-The operations (init, rank, allreduce, ...) are those of the backend's own adapter: ddl_tensorflow,
-ddl_jax or ddl_torch.
+The operations (init, rank, allreduce, ...) are the operations of the backend's own adapter:
+ddl_tensorflow, ddl_jax or ddl_torch.
 """
 
 from ddl_keras import callbacks

@@ -38,7 +38,7 @@ def among(comm: Any) -> dict[str, Any]:
 
 
 class Communicator(Protocol):
-    """A communicator of the backend's adapter, for the keyword comm."""
+    """A communicator of the backend's adapter, for the keyword argument `comm`."""
 
     rank: int
     size: int

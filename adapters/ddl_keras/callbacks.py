@@ -27,7 +27,7 @@ __all__ = [
 
 class BroadcastModel(keras.callbacks.Callback):
     """A callback that copies the root's weights and optimizer to all ranks when training begins.
-    So all ranks start with equal values, even if only the root has loaded a checkpoint. See
+    All ranks therefore start with equal values, even if only the root has loaded a checkpoint. See
     ddl_keras.broadcast_model.
 
     If the model is not built on all ranks, as on TensorFlow without keras.Input, they get the
@@ -161,7 +161,7 @@ class LearningRateSchedule(keras.callbacks.Callback):
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """A callback that raises the learning rate evenly from `initial` to `scale` times `initial`.
+    """A callback that raises the learning rate linearly from `initial` to `scale` times `initial`.
     `initial` is the rate for one rank's batch. The batch of all ranks is larger and allows a higher
     rate, which would be too high for initial weights.
 

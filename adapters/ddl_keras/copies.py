@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Support for subclasses of Keras' classes that files contain as the original class, but that
-copies in memory preserve.
+"""Support for subclasses of Keras' classes. Files contain the original class, but copies in memory
+preserve the subclass.
 
 Keras copies an object by saving it, and saves a class by its name.
 """

@@ -8,8 +8,8 @@
     loss, gradients = nn.value_and_grad(model, loss_of)(model, images, labels)
     optimizer.update(model, ddl.allreduce_gradients(gradients))
 
-The operations evaluate their arrays and return new ones. They cannot be used inside of mx.compile,
-and have no gradients. MLX's own mx.distributed supports its ring, MPI and NCCL.
+The operations evaluate their arrays and return new ones. They cannot be used inside mx.compile, and
+have no gradients. MLX's own mx.distributed supports its ring, MPI and NCCL.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def allreduce_gradients(gradients: Any, op: GradientOp = "average") -> Any:
 
 
 class DistributedOptimizer(adapter_arrays.OptimizerOf):
-    """A wrapper of an MLX optimizer that averages the gradients of all ranks first, in `update` and
-    in `apply_gradients`. All ranks call these, with gradients of the same parameters. Other
-    attributes are the optimizer's."""
+    """A wrapper for an MLX optimizer whose `update` and `apply_gradients` first average the
+    gradients of all ranks. All ranks call these methods, with gradients of the same parameters.
+    Other attributes are passed to the wrapped optimizer."""
 
     def update(self, model: Any, gradients: Any) -> None:
         """Average the gradients, and update the model."""

@@ -9,7 +9,7 @@
     ddl.broadcast_parameters({name: each.data() for name, each in parameters.items()})
     trainer = ddl.DistributedTrainer(parameters, "sgd", {"learning_rate": 0.1})
 
-The operations take the arrays of mx.nd and mx.np through NumPy, and return new arrays of the same
+The operations convert the arrays of mx.nd and mx.np to NumPy, and return new arrays of the same
 kind. They have no gradients. MXNet 1.9 needs NumPy 1.23 or older.
 """
 

@@ -7,7 +7,7 @@
     ddl.broadcast_parameters(model.state_dict())
     optimizer = ddl.DistributedOptimizer(paddle.optimizer.SGD(parameters=model.parameters()))
 
-The operations take the tensors of dynamic graphs through NumPy, and return new ones. They have no
+The operations convert the tensors of dynamic graphs to NumPy, and return new tensors. They have no
 gradients, and cannot be part of static graphs.
 """
 
@@ -53,9 +53,9 @@ allreduce_gradients = _world.allreduce_gradients
 
 
 class DistributedOptimizer(adapter_arrays.OptimizerOf):
-    """A wrapper of a Paddle optimizer that first averages the gradients of all ranks, in one
-    operation, in `step` and in `minimize`. All ranks call these, with gradients of the same
-    parameters. Other attributes are the optimizer's."""
+    """A wrapper for a Paddle optimizer whose `step` and `minimize` first average the gradients of
+    all ranks, in one operation. All ranks call these methods, with gradients of the same
+    parameters. Other attributes are passed to the wrapped optimizer."""
 
     def step(self) -> None:
         """Average the gradients, and update the parameters."""

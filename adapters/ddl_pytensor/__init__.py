@@ -10,13 +10,13 @@
     gradients = ddl.allreduce_gradients(pytensor.grad(loss, [w]))
     step = pytensor.function([x, y], loss_of_all, updates=[(w, w - 0.1 * gradients[0])])
 
-The operations take tensor variables (or NumPy arrays, as constants) and are Ops in the graph, with
-gradients, in every mode that runs C, Python or Numba. JAX's mode is not supported: use ddl_jax. The
-framework is the first of pytensor, aesara and theano that the program has imported, or else that is
-installed.
+The operations accept tensor variables, and NumPy arrays as constants. They are Ops in the graph,
+with gradients, in every mode that runs C, Python or Numba. JAX's mode is not supported: use
+ddl_jax. The framework is the first of pytensor, aesara and theano that the program has imported. If
+the program has imported none, it is the first one that is installed.
 
 A compiled function runs its operations in the order of the graph, so all ranks must compile the
-same graphs. Derivatives are those of the sum of all ranks' results.
+same graphs. A derivative is the derivative of the sum of all ranks' results.
 """
 
 from __future__ import annotations

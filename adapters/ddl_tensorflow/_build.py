@@ -30,7 +30,7 @@ _loaded: NativeOperations | None = None
 
 class NativeOperations(NamedTuple):
     """The operations, and the functions that open and close their worlds: `open(number, comm)` and
-    `close()`. kept: objects that must live as long as this one."""
+    `close()`. kept: objects that must exist as long as this object."""
 
     operations: Any
     open: Callable[[int, ddl_core.Comm], None]

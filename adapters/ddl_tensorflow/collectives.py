@@ -49,12 +49,12 @@ def allreduce(
     name     the name that matches the operation; None: see the module's docstring
     comm     a communicator of `split` or `subset`: the ranks that take part; None: all
 
-    All ranks call it. Sums and averages have a gradient, of the sum of all ranks' losses. Raises
-    ddl_core.errors.InvalidArgument (a ValueError) for an unknown op and for values that are not
-    dense tensors, Unsupported (here also a TypeError) for an element type that the op does not
-    support, InvalidState before init. When it runs, it raises tf.errors.FailedPreconditionError if
-    ranks call different operations, UnavailableError if a rank dies, AbortedError and
-    DeadlineExceededError.
+    All ranks call it. Sums and averages have a gradient, which is the gradient of the sum of all
+    ranks' losses. Raises ddl_core.errors.InvalidArgument (a ValueError) for an unknown op and for
+    values that are not dense tensors, Unsupported (here also a TypeError) for an element type that
+    the op does not support, InvalidState before init. When it runs, it raises
+    tf.errors.FailedPreconditionError if ranks call different operations, UnavailableError if a rank
+    dies, AbortedError and DeadlineExceededError.
     """
     number, *_ = members(comm)
     return _call("allreduce", name, number, checked("allreduce", tensor, op=op), op=op)
@@ -216,7 +216,7 @@ def barrier(name: str | None = None, *, comm: Communicator | None = None) -> Any
 
 
 def in_xla() -> bool:
-    """Return whether XLA will compile the function that is being traced."""
+    """Return True if XLA will compile the function that is being traced."""
     if tf.executing_eagerly():
         return False
     graph: Any = tf.compat.v1.get_default_graph()

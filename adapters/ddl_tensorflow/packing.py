@@ -23,7 +23,7 @@ _waiters = ThreadPoolExecutor(32, "ddl_packed")  # any number of operations may 
 
 
 def gradient_residual(variables: Iterable[Any]) -> tf.Variable:
-    """Return a variable of zeros for what rounding loses of the gradients of these variables.
+    """Return a variable, initially zeros, for the rounding errors of these variables' gradients.
 
         residual = ddl.gradient_residual(model.trainable_variables)
         tape = ddl.DistributedGradientTape(tape, compression="int8", residual=residual)

@@ -7,7 +7,7 @@
     ddl.broadcast_parameters(nn.state.get_state_dict(model))
     optimizer = ddl.DistributedOptimizer(nn.optim.SGD(nn.state.get_parameters(model)))
 
-The operations realize their tensors, take them through NumPy, and return new ones on the same
+The operations realize their tensors, convert them to NumPy, and return new tensors on the same
 device. TinyJit cannot capture them, and they have no gradients.
 """
 
@@ -53,9 +53,9 @@ allreduce_gradients = _world.allreduce_gradients
 
 
 class DistributedOptimizer(adapter_arrays.OptimizerOf):
-    """A wrapper of a tinygrad optimizer that first averages the gradients of all ranks, in one
-    operation, in `step` and in `schedule_step`. All ranks call these, with gradients of the same
-    parameters. Other attributes are the optimizer's."""
+    """A wrapper for a tinygrad optimizer whose `step` and `schedule_step` first average the
+    gradients of all ranks, in one operation. All ranks call these methods, with gradients of the
+    same parameters. Other attributes are passed to the wrapped optimizer."""
 
     def step(self) -> None:
         """Average the gradients, and update the parameters."""

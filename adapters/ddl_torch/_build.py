@@ -31,7 +31,7 @@ _missing = False  # True once a warning has been given that the module is missin
 
 
 def module() -> ModuleType:
-    """Load the native module, compile it first if needed, and return it. Raises BuildError."""
+    """Load the native module and return it. Compile it first if necessary. Raises BuildError."""
     global _module, _failure
     with _lock:
         if _failure is not None:

@@ -13,8 +13,8 @@ class Future(torch.futures.Future[Any]):
     """The future of an operation, or of a callback.
 
     The callbacks of a group's futures run one at a time, in the order in which the program added
-    them. Collectives that callbacks start match in this order, whatever the program starts
-    meanwhile. A callback that is added within a callback, to the future of a callback's result,
+    them. Collectives that callbacks start match in this order, independent of other operations of
+    the program. A callback that is added within a callback, to the future of a callback's result,
     runs when that future is complete.
     """
 

@@ -47,24 +47,22 @@ def DistributedOptimizer(
         loss.backward()      # starts to reduce the gradients
         optimizer.step()     # waits for them
 
-    op           "average" or "sum" of the ranks' gradients
-    backward_passes_per_step  number of backward() calls before each step(); the gradients add up as
-                 usual, and are reduced once, in the last call
-    compression  "f16" or "bf16" sends float32 and float64 gradients in this type, which halves or
-                 quarters the bytes and costs precision. "int8" or "int4" sends float32 gradients
-                 in CPU memory between hosts in a quarter or an eighth of the bytes, see
-                 docs/wire.md. state_dict() then contains what rounding has lost on this rank, which
-                 is added to the next gradients: save and load it on each rank
-    bucket_bytes the approximate size of the groups in which gradients are reduced
+    op "average" or "sum" of the ranks' gradients backward_passes_per_step number of backward()
+    calls before each step(); the gradients add up as usual, and are reduced once, in the last call
+    compression "f16" or "bf16" sends float32 and float64 gradients in this type, which halves or
+    quarters the bytes and costs precision. "int8" or "int4" sends float32 gradients in CPU memory
+    between hosts in a quarter or an eighth of the bytes, see docs/wire.md. state_dict() then
+    contains this rank's rounding errors, which are added to the next gradients: save and load it on
+    each rank bucket_bytes the approximate size of the groups in which gradients are reduced
 
     All ranks call this with the same parameters in the same order. They wait for each other to
     create the optimizer's own process group. So ranks may compute gradients, and call other
     operations in backward() and before step(), in different orders. Between steps, parameters may
     be added, frozen (by requires_grad) and unfrozen, if all ranks do so. Frozen parameters are
-    ignored. The missing gradient of another parameter counts as zero, because other ranks may have
-    one. To change the gradients before the step, as clipping and GradScaler.unscale_() do, call
-    optimizer.synchronize() first. step() then does not wait again, and may be skipped. The
-    optimizer cannot be copied or pickled.
+    ignored. If another parameter has no gradient, it counts as zero, because other ranks may have a
+    gradient. To change the gradients before the step, for example by clipping or
+    GradScaler.unscale_(), call optimizer.synchronize() first. step() then does not wait again, and
+    may be skipped. The optimizer cannot be copied or pickled.
 
     Raises ddl_core.errors.InvalidArgument for arguments out of range, and InvalidState before init
     or if ranks train different parameters. Later, backward(), synchronize() and step() raise

@@ -14,9 +14,9 @@ class Options:
     """Options for `pg_options` of torch.distributed.init_process_group and new_group.
 
     invariant  the order of additions, equal on all ranks. "size": the bits of a reduction of floats
-               depend on the number of ranks only. "ranks:8": a sum has 8 logical workers, see
-               `allreduce_parts`. "none": the quickest order. None: the default group's setting, and
-               for the default group DDL_INVARIANT, else "none"
+               depend only on the operands and the number of ranks. "ranks:8": a sum has 8 logical
+               workers, see `allreduce_parts`. "none": the fastest order. None: the default group's
+               setting, and for the default group DDL_INVARIANT, else "none"
 
     Groups that are split off, shrunk or merged keep the setting of their group. Raises
     ddl_core.errors.InvalidArgument for another value.

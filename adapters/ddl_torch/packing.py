@@ -19,11 +19,10 @@ WIRES = ("int8", "int4")
 
 
 class Residuals:
-    """What rounding has lost of the parameters' gradients, which is added to the next ones.
-
-    Gradients that are reduced together have one contiguous residual. It is made again from the
-    parameters' residuals when the parameters are grouped in another way, as DistributedDataParallel
-    does after its first step.
+    """The rounding errors of the parameters' gradients, which are added to the next gradients.
+    Gradients that are reduced together have one contiguous residual. When the parameters are
+    grouped in another way, as DistributedDataParallel does after its first step, it is created
+    again from the parameters' residuals.
     """
 
     def __init__(self, group: Any) -> None:
@@ -145,12 +144,11 @@ def compress_gradients(model: Any, compression: Literal["int8", "int4"]) -> Grad
     compression  "int8" or "int4": the wire format of gradients of float32, see docs/wire.md. Other
                  gradients are sent as they are
 
-    What rounding loses is added to the next step's gradients. It is part of the training's state:
+    Rounding errors are added to the next step's gradients. They are part of the training's state:
     save `compression.state_dict()` on each rank. Call this on all ranks, once, before the first
-    step. Raises
-      ddl_core.errors.InvalidArgument  for another compression, or parameters on a GPU
-      TypeError   if the model is not a DistributedDataParallel
-      ValueError  if its process group is not one of ddl
+    step. Raises ddl_core.errors.InvalidArgument for another compression, or parameters on a GPU
+    TypeError if the model is not a DistributedDataParallel ValueError if its process group is not
+    one of ddl
     """
     if compression not in WIRES:
         raise adapter().InvalidArgument(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors in memory that the ranks of a host share (ddl_alloc) and use in place, without a copy.
+"""Tensors in memory that the ranks on one host share (ddl_alloc), and read and write in place.
 
 PyTorch lets a process group allocate the buckets of DistributedDataParallel if an environment
 variable is set, and the buffers of fully_shard if each module requests it. This module sets the

@@ -40,7 +40,7 @@ def init(
     shared_memory: bool | str | None = None,
     invariant: str | None = None,
 ) -> None:
-    """Join the job that this process was started in.
+    """Join the job in which this process was started.
 
     The launcher is detected as by ddl_core.init: ddlrun, mpirun of any MPI, torchrun, srun, or none
     (size 1). This creates torch.distributed's default process group with the backend "ddl", also

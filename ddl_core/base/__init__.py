@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all of the package uses: the extension modules, paths, settings."""
+"""Modules that the whole package uses: the extension modules, paths, settings."""

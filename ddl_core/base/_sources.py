@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports in the project's folder. There, Python finds the sources first, but they have no compiled
-parts."""
+"""Support for imports in the project's folder, where Python finds the sources first, which have no
+compiled parts."""
 
 from __future__ import annotations
 

@@ -26,14 +26,15 @@ class Config:
     links               the kinds of links allowed, of "inproc", "shm", "tcp" and "ucx"; None: the
                         environment variable DDL_LINKS, else all but "ucx"
     tag                 distinguishes comms over one list of addresses; 0: the members number them
-    epoch               equal on all members
+    epoch               distinguishes a new comm from an older one of the same ranks; equal on all
+                        members
     timeout             seconds for the creation; None: 5 minutes
     operation_timeout   seconds for each operation; None: 30 minutes. An operation that runs longer
                         kills the comm
-    segment_bytes       the granularity of pipelining; 0: the library chooses
-    heartbeat           seconds between two heartbeats of a member. It sends them whatever its
-                        program does, even while it holds the GIL. Equal on all members; None:
-                        DDL_HEARTBEAT_MS, else 0.1
+    segment_bytes       the size of the segments of a pipeline; 0: the library chooses
+    heartbeat           seconds between two heartbeats of a member, which are sent even while its
+                        program holds the GIL. Equal on all members; None: DDL_HEARTBEAT_MS, else
+                        0.1
     suspect             seconds of silence until a warning about a member; None: DDL_SUSPECT_MS,
                         else 1; math.inf: never
     dead                seconds of silence until a member is declared dead, at least three
@@ -41,11 +42,12 @@ class Config:
     stall_warn          seconds until a warning that an operation, or the creation of a comm, waits
                         for other ranks; None: DDL_STALL_WARN_MS, else 10; math.inf: never
     invariant           the order of additions, equal on all members. "size": the bits of a
-                        reduction of floats depend on the number of ranks only. "ranks:8": a sum has
-                        8 logical workers, whose operands each rank passes to `allreduce_ordered`.
-                        "none": the quickest order. None: DDL_INVARIANT, else "none"
-    wire                what all-reduces of float32 send between hosts, equal on all members: "f32",
-                        or rounded numbers of fewer bits, "bf16", "int8" or "int4"; see
+                        reduction of floats depend only on the operands and the number of ranks.
+                        "ranks:8": a sum has 8 logical workers, whose operands the ranks pass to
+                        `allreduce_ordered`. "none": the fastest order. None: DDL_INVARIANT, else
+                        "none"
+    wire                the format of float32 all-reduces between hosts, equal on all members:
+                        "f32", or rounded numbers of fewer bits, "bf16", "int8" or "int4"; see
                         docs/wire.md. None: DDL_WIRE, else "f32"
     """
 

@@ -23,8 +23,8 @@ class FP16Compressor(Compressor):
 
 
 class PackedCompressor(Compressor):
-    """A wire format of gradients of float32, for DistributedOptimizer, which keeps what rounding
-    loses. Other gradients are sent as they are."""
+    """A wire format for float32 gradients of a DistributedOptimizer, which keeps the rounding
+    errors for the next step. Other gradients are sent without compression."""
 
     wire: str
 
@@ -46,8 +46,8 @@ class Int4Compressor(PackedCompressor):
 
 class Compression:
     """The compressors `none`; `fp16`, which sends floating-point tensors in float16; and `int8` and
-    `int4`, which Horovod does not have: a DistributedOptimizer sends gradients of float32 between
-    hosts in a quarter or an eighth of the bytes (docs/wire.md)."""
+    `int4`, which Horovod does not have. With `int8` and `int4`, a DistributedOptimizer sends
+    float32 gradients between hosts in a quarter or an eighth of the bytes (docs/wire.md)."""
 
     none = Compressor
     fp16 = FP16Compressor

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guards of a sharded job: a program that uses what this process has only a part of gets an error,
-because it would compute other bits on each process."""
+"""Guards of a sharded job. They raise an error if the program uses data of which this process has
+only a part, because each process would compute different bits."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def stand_in(parameter: nn.Parameter) -> Tensor:
 
 
 class GivenGradients:
-    """The gradients of the shards, which the optimizer gets when its step begins, and which are
-    taken back when it ends."""
+    """The gradients of the shards, which are set when the optimizer's step begins, and removed when
+    it ends."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -55,7 +55,7 @@ class GivenGradients:
         self._parts.clear()
 
     def come_last(self) -> None:
-        """Give the gradients after all hooks that the program has registered."""
+        """Set the gradients after all hooks that the program has registered."""
         self._hook.remove()
         self._hook = self._optimizer.register_step_pre_hook(self._give)
 
@@ -76,8 +76,8 @@ class GivenGradients:
 
 
 def guard_model(model: nn.Module, is_stale: Callable[[], bool], reading: list[bool]) -> None:
-    """Refuse calls and states of the model's modules while its parameters are old. `reading` is not
-    empty while the job itself reads them."""
+    """Raise an error if the program calls the model's modules or reads their state while the
+    parameters are not up to date. `reading` is not empty while the job itself reads them."""
 
     # A function without `self`, which copies of the model can share.
     def refuse(*_: Any) -> None:
@@ -123,7 +123,7 @@ def allowed(reading: list[bool]) -> Iterator[None]:
 
 
 def check_memory(memory: Mapping[nn.Parameter, Tensor]) -> None:
-    """Raise RuntimeError if the program has given a parameter other memory than this one."""
+    """Raise RuntimeError if the program has replaced the memory of a parameter."""
     for parameter, values in memory.items():
         if parameter.data_ptr() != values.data_ptr() or not parameter.is_contiguous():
             raise RuntimeError(

@@ -39,8 +39,8 @@ class ShareLayout:
     """The layout of shares with these buckets of parameters and these groups of buffers and of
     moments, each of one type.
 
-    op     how the shares' buffers are combined; all else is averaged
-    apart  True to keep the gradients in arrays of their own
+    op     how the shares' buffers are combined; everything else is averaged
+    apart  True to keep the gradients in separate arrays
     ops    how each array is combined: "average" or "sum"
     """
 

@@ -39,7 +39,7 @@ class Loading:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Read samples with one PyTorch thread in this context, as loader processes do. With more
-        threads, sums in a data set would have other bits."""
+        threads, sums in a data set would have different bits."""
         threads = torch.get_num_threads()
         if threads == 1:
             yield

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A counter of assignments of parameters, buffers and modules to any module of this process.
-
-While the counter does not change, a model has the same tensors. Comparing all tensors instead would
-double a step's overhead.
+"""A counter of assignments of parameters, buffers and modules to any module of this process. As
+long as the counter does not change, a model has the same tensors. Comparing all tensors instead
+would double a step's overhead.
 """
 
 from __future__ import annotations
