@@ -45,14 +45,14 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
     send and recv of a call have the same dtype. Results are bit-identical on all ranks and from run
     to run.
 
-    Every operation takes options as keywords, see ddl_core.options: timeout (reaching it kills the
-    comm) and name; reductions also take prescale and postscale. It raises InvalidArgument, or
-    Unsupported for a dtype and op that cannot be combined, before it changes anything, and
+    Every operation accepts options as keywords, see ddl_core.options: timeout (reaching it kills
+    the comm) and name; reductions also accept prescale and postscale. It raises InvalidArgument, or
+    Unsupported for a dtype and op that cannot be combined, before it changes anything. It raises
     PeerLost, Mismatch, Aborted or Expired if the comm dies. Waiting releases the GIL. The
-    `..._async` forms return a Work at once, and also take `queued`: see `completed`.
+    `..._async` forms return a Work at once, and also accept `queued`: see `completed`.
 
     rank, size               the number of this process in the group, and the number of members
-    local_rank, local_size   the same among the members proven to share this process's memory
+    local_rank, local_size   the same among the members that share memory with this process
     """
 
     def __init__(
@@ -80,10 +80,9 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> int:
-        """Receive from rank source, or from any rank (None), into array. Return the sender's rank.
-
-        Takes the oldest message with this tag that no other receive has taken. Count and dtype must
-        be the sender's; a difference raises Mismatch.
+        """Receive a message from rank source, or from any rank (None), into array. Return the
+        sender's rank. Receives the oldest message with this tag that no other call has received.
+        Count and dtype must be the same as on the sender; a difference raises Mismatch.
         """
         call = arguments.recv(array, source, tag, self.size)
         self._run(call, options)
@@ -95,8 +94,8 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
 
     def order(self, owners: Sequence[SupportsIndex] | int) -> Order:
         """Return the order of sums over logical workers, see `allreduce_ordered`. owners[v] is the
-        rank that has worker v. If `owners` is the number of workers V, rank r has those from
-        r * V / size, rounded down, to the next rank's."""
+        rank that has worker v. If `owners` is the number of workers V, the workers are contiguous,
+        and the first worker of rank r is r * V / size, rounded down."""
         if isinstance(owners, int):
             return contiguous(owners, self.size, "owners")
         return Order(owners, self.size)
@@ -129,8 +128,8 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         return self._derive(lib.ddl_comm_split, chosen, order, own)
 
     def subset(self, ranks: Sequence[SupportsIndex], config: Config | None = None) -> Comm:
-        """Create a comm of the members with the listed ranks, in that order. Only these call it,
-        with equal lists. Otherwise like `split`."""
+        """Create a comm of the members with the listed ranks, in that order. Only these members
+        call it, with equal lists. Otherwise like `split`."""
         listed = [integer(r, f"ranks[{i}]", 0, self.size - 1) for i, r in enumerate(ranks)]
         own = configs.native(config)
         part = self._derive(lib.ddl_comm_subset, ffi.new("int[]", listed), len(listed), own)
@@ -150,12 +149,11 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         """Create a comm of the living members of this dead comm, in their order.
 
         All of them call it and agree on one list. No process is restarted. Use this to continue
-        after PeerLost, and to start again after Aborted or Mismatch.
-
-        Waits for the others at most config.timeout. Fields that config leaves out are as in this
-        comm. Raises Minority if this rank is not among the members that continue: they have given
-        it up, or it cannot reach more than half of the members that may be alive. Raises
-        InvalidState while the comm is alive. This comm still has to be closed.
+        after PeerLost, and to start again after Aborted or Mismatch. Waits for the others for at
+        most config.timeout. Fields that config omits are the same as in this comm. Raises Minority
+        if this rank is not among the members that continue: they have declared it dead, or it
+        cannot reach more than half of the members that may be alive. Raises InvalidState while the
+        comm is alive. You still have to close this comm.
         """
         own = configs.native(config)
         following = self._derive(lib.ddl_comm_shrink, own)
@@ -166,10 +164,9 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         return following
 
     def expel(self, rank: SupportsIndex, reason: str = "") -> None:
-        """Treat another rank as dead from now on, as if its process had ended.
-
-        An agent can use this when the rank hangs, or a scheduler when it takes the rank's host
-        away. May be called at any time, from any thread. Does not block.
+        """Declare another rank dead, as if its process had ended. An agent can use this when the
+        rank hangs, or a scheduler when it removes the rank's host. May be called at any time, from
+        any thread. Does not block.
 
         Pending and later operations of all members raise PeerLost, which names the rank and the
         reason (its first 127 bytes). The other ranks shrink without waiting for it. If it is alive,
@@ -237,7 +234,7 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._handle is None
 
     def abort(self, reason: str = "") -> None:
@@ -249,9 +246,9 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
     def close(self) -> None:
         """Leave the group. Pending works first end with Aborted. A second call does nothing.
 
-        After closing, it raises Mismatch if another rank is known to have called a different
-        operation than this rank, and no call has reported it because both completed. At least the
-        later of two ranks to close detects this.
+        After closing, raises Mismatch if another rank is known to have called a different operation
+        than this rank, and no call has reported this because both completed. At least the rank that
+        closes later detects this.
         """
         if self._inherited():
             return  # a forked child has neither the threads nor the memory of the comm

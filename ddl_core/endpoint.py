@@ -19,15 +19,15 @@ from ddl_core.handles.endpoint_handle import EndpointHandle
 class Endpoint(EndpointHandle):
     """The identity of this process and its listening ports. Outlives its comms; a context manager.
 
-    secret       shared by all processes of a job, which prove it to each other; "": none; None:
+    secret       the secret of the job, which its processes prove to each other; "": none; None:
                  DDL_SECRET, else the text of the file DDL_SECRET_FILE, else ""
-    host         the IP address to listen on and to give to peers; None: by `interfaces`
+    host         the IP address to listen on and to send to peers; None: as `interfaces` selects
     interfaces   the network interfaces to use: beginnings of names, or networks; a leading "^"
-                 excludes them, as in "eth,^eth3,10.1.0.0/16"; None: DDL_INTERFACES, else all but
-                 those of containers and 169.254.0.0/16
+                 excludes them, as in "eth,^eth3,10.1.0.0/16"; None: DDL_INTERFACES, else all except
+                 the interfaces of containers and 169.254.0.0/16
     ports        the range of ports to choose from, such as "20000-20100"; None: DDL_PORTS, else any
-    sockets      the number for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
-    encrypt      whether to encrypt TCP, equal on all members; requires a secret; None: whether
+    sockets      the number of sockets for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
+    encrypt      True to encrypt TCP, equal on all members; requires a secret; None: True if
                  DDL_ENCRYPT is 1
 
     Raises InvalidArgument for a host that is not an IP address, interfaces that do not exist, ports
@@ -66,8 +66,8 @@ class Endpoint(EndpointHandle):
 
     @property
     def address(self) -> bytes:
-        """Opaque bytes, which every member passes to `connect`. The program has to send them to the
-        members."""
+        """The address of this endpoint, as opaque bytes. Every member passes it to `connect`, so
+        the program must send it to the members."""
         with self._lock:
             space = ffi.new("char[]", lib.DDL_ADDRESS_MAX)
             length = ffi.new("size_t *")
@@ -138,7 +138,7 @@ class Endpoint(EndpointHandle):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._handle is None
 
     def __enter__(self) -> Endpoint:

@@ -18,7 +18,7 @@ from typing import ClassVar
 class DdlError(Exception):
     """The base class of all errors of libddl.
 
-    `status` is the value from ddl.h. `message` says what was wrong, with ranks, hosts and values.
+    `status` is the value from ddl.h. `message` describes the error, with ranks, hosts and values.
     """
 
     status: ClassVar[int] = 0
@@ -71,7 +71,7 @@ class OutOfMemory(RetryError, MemoryError):
 
 
 class Unreachable(RetryError, ConnectionError):
-    """An address does not answer."""
+    """An address does not respond."""
 
     status = -22
 
@@ -95,7 +95,7 @@ class PeerLost(CommDead, ConnectionError):
 
 
 class Mismatch(CommDead):
-    """Members called different operations; the message says which."""
+    """Members called different operations; the message shows them."""
 
     status = -41
 

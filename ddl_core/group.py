@@ -54,9 +54,9 @@ class Group(Operations):
     The end of the block submits the operations that are not yet submitted, and waits. After an
     exception it does not. All members collect the same operations in the same order. The methods
     are those of Comm, with the same errors for wrong arguments, but they only collect: the arrays
-    that they return have the results after the submission. They take the options prescale,
-    postscale and wire; timeout, name and stream belong to `submit`. All arrays are in host memory,
-    or all on one GPU.
+    that they return have the results after the submission. They accept the options prescale,
+    postscale and wire; timeout, name and stream are options of `submit`. All arrays are in host
+    memory, or all on one GPU.
 
     A complete group may be submitted again, with the present contents of its arrays, or get further
     operations. An active group raises InvalidState. Arrays stay alive as long as the group. A group
@@ -88,7 +88,8 @@ class Group(Operations):
 
         timeout   for all operations together
         name      only for groups without messages
-        stream    for arrays on a GPU, whose contents at the submission count
+        stream    for arrays on a GPU: the stream of the submission, which reads the arrays'
+                  contents at that time
 
         Raises the operations' errors.
         """

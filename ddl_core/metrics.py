@@ -114,7 +114,7 @@ def serve(port: int, host: str = "127.0.0.1") -> Server:
     """Serve the metrics of this process over HTTP from a daemon thread.
 
     port   0 means any free port; the server's `port` has its number
-    host   the address to listen at; everyone who can connect to it can read the metrics
+    host   the address to listen at; any program that can connect to it can read the metrics
 
     Raises OSError if the port is not available, OverflowError if it is not a port.
     """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native parts of adapters: compiled once per user, however many processes start at once."""
+"""The native parts of adapters, which are compiled once per user, even if many processes start at
+once."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ _SHOWN = 40  # lines of a compiler's output in an error
 
 
 class BuildError(RuntimeError):
-    """An error: no compiler is usable, or the compiler failed. The message says what to install."""
+    """An error: no compiler is usable, or the compiler failed. The message names the packages to
+    install."""
 
 
 class NoCompiler(BuildError):
@@ -117,7 +119,7 @@ class Part:
 
     adapter    the name of the adapter's package
     framework  the framework and its version, for messages
-    key        the same as the beginning of a folder's name
+    key        the same text as the beginning of a folder's name
     sources    the folder of the sources; every file in it counts
     file       the name of the compiled file
     flags      all flags of the compiler and linker

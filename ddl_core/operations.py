@@ -109,7 +109,7 @@ class Operations:
         op: Op = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Array:
-        """Do `reduce_scatter` with counts[r] elements for rank r. Return recv.
+        """Do the same as `reduce_scatter`, with counts[r] elements for rank r. Return recv.
 
         counts is equal on all ranks. send has the sum of all counts, recv has counts[rank].
         """
@@ -126,8 +126,8 @@ class Operations:
         **options: Unpack[Options],
     ) -> Array:
         """Set recv[i] = the sum over all logical workers of `order`. op "average" divides it by
-        their number. Return recv. Its bits depend neither on the number of ranks nor on which rank
-        owns which worker.
+        their number. Return recv. Its bits depend neither on the number of ranks nor on the
+        distribution of the workers.
 
         parts[k] is this rank's part order.parts(rank)[k], created by `add`. It is only read. Parts
         and recv have the same count and dtype: integers, float32, float64 or complex. A recv of
@@ -146,7 +146,8 @@ class Operations:
         op: Op = "sum",
         **options: Unpack[Options],
     ) -> Array:
-        """Do `allreduce_ordered`, but set recv only to this rank's block of the sum. Return recv.
+        """Do the same as `allreduce_ordered`, but set recv only to this rank's block of the sum.
+        Return recv.
 
         Each part has size * count elements, recv has count; or with counts, which is equal on all
         ranks, each part has the sum of all counts, and recv has counts[rank].
@@ -184,8 +185,8 @@ class Operations:
         displs: Numbers | None = None,
         **options: Unpack[Options],
     ) -> Array:
-        """Do `allgather` with counts[r] elements from rank r, which are stored at displs[r] of
-        recv. Return recv.
+        """Do the same as `allgather`, with counts[r] elements from rank r, which are stored at
+        displs[r] of recv. Return recv.
 
         counts is equal on all ranks; displs need not be. Without displs the blocks follow each
         other. send has counts[rank] elements, or all blocks without recv.
@@ -219,8 +220,8 @@ class Operations:
         root: SupportsIndex = 0,
         **options: Unpack[Options],
     ) -> Array | None:
-        """Do `gather` with counts[r] elements from rank r, which are stored at displs[r] of root's
-        recv.
+        """Do the same as `gather`, with counts[r] elements from rank r, which are stored at
+        displs[r] of root's recv.
 
         Root needs counts. Without displs the blocks follow each other. On other ranks recv, counts
         and displs are ignored, and send has this rank's block.
@@ -253,7 +254,8 @@ class Operations:
         root: SupportsIndex = 0,
         **options: Unpack[Options],
     ) -> Array:
-        """Do `scatter` with counts[r] elements for rank r, which are at displs[r] of root's send.
+        """Do the same as `scatter`, with counts[r] elements for rank r, which are at displs[r] of
+        root's send.
 
         Root needs counts. Without displs the blocks follow each other. On other ranks send, counts
         and displs are ignored, and recv has this rank's block.
@@ -279,12 +281,13 @@ class Operations:
         recv_displs: Numbers | None = None,
         **options: Unpack[Options],
     ) -> Array:
-        """Do `alltoall` with send_counts[r] elements at send_displs[r] for rank r, and
+        """Do the same as `alltoall`, with send_counts[r] elements at send_displs[r] for rank r, and
         recv_counts[r] elements from rank r, stored at recv_displs[r]. Return recv.
 
         The number of elements that r sends to q is the number that q receives from r. Without
-        displacements the blocks follow each other. Without recv, each block replaces one of equal
-        size at the same position, and the receiving side may be left out.
+        displacements the blocks follow each other. Without recv, each received block replaces the
+        sent block of equal size at the same position, and recv_counts and recv_displs may be
+        omitted.
         """
         counts, displs = (send_counts, recv_counts), (send_displs, recv_displs)
         return self._run(blocks.alltoallv(send, recv, counts, displs, self.size), options)
@@ -306,7 +309,8 @@ class Operations:
         **options: Unpack[MessageOptions],
     ) -> None:
         """Send array to rank dest, which receives it with the same tag, count and dtype. Tags are 0
-        or more. Returns when array may be used again, perhaps before it is received."""
+        or more. Returns when array may be used again, which may be before the message is received.
+        """
         return self._run(arguments.send(array, dest, tag, self.size), options)
 
     def sendrecv(
@@ -320,7 +324,7 @@ class Operations:
         recv_tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> Array:
-        """Send send to rank dest, and at the same time receive recv from rank source (None: from
-        any). Return recv. Their counts may differ."""
+        """Send the array `send` to rank dest, and at the same time receive into `recv` from rank
+        source (None: from any rank). Return recv. Their counts may differ."""
         tags = send_tag, recv_tag
         return self._run(arguments.sendrecv(send, recv, dest, source, tags, self.size), options)

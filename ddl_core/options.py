@@ -34,10 +34,10 @@ class Options(MessageOptions, total=False):
 
     name     match the operation by name instead of by order: each rank may call named operations in
              any order, independent of unnamed ones. At most 255 bytes; None: by order
-    stream   for arrays on a GPU only: the CUDA stream whose present work the operation waits for,
-             and whose later work waits for the results. Its address as a number, or an object with
-             `__cuda_stream__`, `cuda_stream` (PyTorch) or `ptr` (CuPy). None: the stream that the
-             arrays name by `__cuda_array_interface__`, else the default stream
+    stream   for arrays on a GPU only: the CUDA stream of the operation. The operation waits for the
+             work that is in it, and later work waits for the results. Its address as a number, or
+             an object with `__cuda_stream__`, `cuda_stream` (PyTorch) or `ptr` (CuPy). None: the
+             stream that the arrays name by `__cuda_array_interface__`, else the default stream
     """
 
     name: str | None
@@ -49,11 +49,12 @@ class ReduceOptions(Options, total=False):
 
     prescale    a factor for this rank's elements before the reduction
     postscale   a factor for the result after the reduction, equal on all ranks
-    residual    for an allreduce of float32 with "sum" or "average": an array of as many float32,
-                zeros at first, with what rounding for the wire has lost (see docs/wire.md). The
-                call adds it to `send`, and stores the new errors. None: they are lost
-    wire        what this allreduce sends between hosts, equal on all ranks: "f32", or for float32
-                with "sum" or "average" in host memory "bf16", "int8" or "int4". None: the comm's
+    residual    for an allreduce of float32 with "sum" or "average": a float32 array of equal size,
+                initially zeros, for the rounding errors of the wire format (see docs/wire.md). The
+                call adds it to `send`, and stores the new errors in it. None: the errors are lost
+    wire        the format of this allreduce between hosts, equal on all ranks: "f32", or for
+                float32 with "sum" or "average" in host memory "bf16", "int8" or "int4". None: the
+                comm's format
     """
 
     prescale: float

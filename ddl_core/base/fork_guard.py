@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection of forked children. The threads and memory of their handles stayed with the parent."""
+"""Detection of forked children. The threads and the memory of their handles exist only in the
+parent."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ count = 0  # the number of forks between the process that imported ddl_core and 
 
 
 def refuse_copy(self: object) -> NoReturn:
-    """Refuse to pickle an object with a handle. This is its `__reduce__`: a copy would use a handle
-    that the other object frees."""
+    """Refuse to pickle an object with a handle, as its `__reduce__`. A copy would use a handle that
+    the original object frees."""
     package = type(self).__module__.partition(".")[0]
     raise TypeError(
         f"a {package}.{type(self).__name__} belongs to the process that created it: it cannot be"

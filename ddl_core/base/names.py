@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that arguments may have, for type checkers, which find a misspelt name before the
-run."""
+"""The names that arguments may have, for type checkers, which detect a misspelt name before the
+program runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths of the library and its header. Does not load the library: an adapter whose native part
-loads it needs no more of ddl_core."""
+"""The paths of the library and its header. This module does not load the library, because an
+adapter whose native part loads it needs nothing else of ddl_core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def get_include() -> str:
-    """Return the include folder that has ddl/ddl.h."""
+    """Return the include folder that contains ddl/ddl.h."""
     return str(_folder() / "include")
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the arguments of an operation to its call of the library."""
+"""The conversion of an operation's arguments to a call of the library."""

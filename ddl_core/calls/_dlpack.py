@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reader of DLPack capsules that finds the memory of a tensor.
 
-NumPy's reader does not support bfloat16. Reading does not consume the capsule: it owns the tensor
-until it is collected, so the user of the memory keeps the capsule.
+NumPy's reader does not support bfloat16. Reading does not consume the capsule. The capsule owns the
+tensor until it is garbage-collected, so the user of the memory keeps a reference to the capsule.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def as_buffer(array: Any, argument: str, *, write: bool = False) -> Buffer:
     """Return the memory of `array`.
 
     argument   the name of the array in messages
-    write      whether the memory will be written
+    write      True if the memory will be written
 
     Raises InvalidArgument if `array` is not an array, is neither in host memory nor on an NVIDIA
     GPU, has an element type that libddl does not support, is not C-contiguous, or is read-only

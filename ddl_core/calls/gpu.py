@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays in the memory of a GPU: when their contents are ready, and the stream of an operation.
 
-The producer of such an array signals when its contents are ready. An exporter of DLPack makes a
-stream of the consumer wait for them. `__cuda_array_interface__` names a stream that writes them.
+The producer of such an array signals when its contents are ready. A DLPack exporter makes a stream
+of the consumer wait for the contents. `__cuda_array_interface__` names a stream that writes them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def choose_stream(contents: Sequence[Contents], given: Any) -> int:
     """Return the stream in which to run an operation on these arrays. Make it wait for the arrays'
     contents, if the arrays' libraries support that.
 
-    It is the given stream, else the stream that writes their contents, else the default one. Raises
-    InvalidArgument if the given object is not a stream, or the arrays name different streams.
+    It is the given stream, else the stream that writes the arrays' contents, else the default
+    stream. Raises InvalidArgument if the given object is not a stream, or the arrays name different
+    streams.
     """
     load_libraries()
     if given is not None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ordered sums, whose bits depend neither on the number of ranks nor on which rank computes what.
+"""Ordered sums, whose bits depend neither on the number of ranks nor on the distribution of the
+operands.
 
     order = comm.order(owners)                   # owners[v]: the rank that has logical worker v
     parts = [...]                                # one array for each of order.parts(comm.rank)
@@ -31,7 +32,8 @@ HALVES = ("float16", "bfloat16")  # their parts are float32
 
 class Order:
     """The assignment of logical workers 0 to `workers` - 1 to ranks, which provide their operands.
-    Created by `Comm.order`. Belongs to no comm, and fits every comm of `ranks` ranks.
+    Created by `Comm.order`. It does not belong to a comm, and can be used with every comm of
+    `ranks` ranks.
 
     owners[v] is the rank that has worker v. There are 1 to 4096 workers. A rank may have none.
     Raises InvalidArgument.
@@ -47,7 +49,7 @@ class Order:
 
     def parts(self, rank: SupportsIndex) -> list[tuple[int, int]]:
         """Return the parts that a rank provides to an ordered sum, ascending. (first, size) is the
-        sum over the workers first to first + size - 1, added up by the order's tree over them."""
+        sum over the workers first to first + size - 1, in the order of the tree."""
         number = integer(rank, "rank", 0, self.ranks - 1)
         if number not in self._parts:
             firsts, sizes = ffi.new("int[]", self.workers), ffi.new("int[]", self.workers)
@@ -59,8 +61,8 @@ class Order:
     def sums(self, rank: SupportsIndex, operands: Sequence[Any]) -> list[Any]:
         """Add the operands of a rank's workers along the tree, and return the parts for
         `allreduce_ordered` as NumPy arrays. operands[i] is the array of the rank's i-th worker;
-        `operands` may be one array with the workers in its first dimension. Half types become
-        float32. Raises InvalidArgument for another number of operands."""
+        `operands` may be one array with the workers in its first dimension. Operands of 16-bit
+        float types become float32. Raises InvalidArgument for another number of operands."""
         import numpy as np
 
         def wide(operand: Any) -> Any:
@@ -75,8 +77,8 @@ class Order:
     def fold(
         self, rank: SupportsIndex, operands: Sequence[Array], add: Callable[[Array, Array], Array]
     ) -> list[Array]:
-        """Do `sums` with the adapter's own arrays: add(left, right) returns a new array with the
-        bits of ddl_add."""
+        """Do the same as `sums`, with the adapter's own arrays. add(left, right) returns a new
+        array with the bits of ddl_add."""
         parts = self.parts(rank)
         own = sum(size for _, size in parts)
         if len(operands) != own:
@@ -98,9 +100,9 @@ class Order:
 
 
 def contiguous(workers: SupportsIndex, ranks: int, argument: str = "workers") -> Order:
-    """Return the order in which rank r has the workers from r * workers / ranks, rounded down, to
-    the next rank's. The same call returns the same object, so that the library keeps its plans.
-    Raises InvalidArgument, which names the argument."""
+    """Return the order with contiguous workers: the first worker of rank r is r * workers / ranks,
+    rounded down. Equal calls return the same object, so that the library keeps its plans. Raises
+    InvalidArgument, which names the argument."""
     return _contiguous(integer(workers, argument, 1, WORKERS_MAX), ranks, os.getpid())
 
 
@@ -202,7 +204,8 @@ def add(dst: Array, left: Any, right: Any) -> Array:
 
 
 def add_at(dst: int, left: int, right: int, count: int, dtype: DType) -> None:
-    """Do `add` for `count` elements at these addresses, for adapters that know the memory."""
+    """Do the same as `add` for `count` elements at these addresses, for adapters that know the
+    memory."""
     check(lib.ddl_add(_cast(dst), _cast(left), _cast(right), count, dtype.value))
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process tells about itself: readings, latencies, dumps, its last exception."""
+"""Reports of a process about itself: readings, latencies, dumps, its last exception."""

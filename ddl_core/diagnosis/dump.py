@@ -2,11 +2,11 @@
 """A dump of the operations that this process waits for, printed on a signal.
 
 Design notes. Python runs signal handlers in its main thread between two bytecodes. That is too late
-while a call into the library blocks. So faulthandler's C code handles the signal: it writes the
-threads' stacks into a pipe at once. A thread of this module reads the pipe. It prints the comms'
-reports, which it can get at any time, and then the stacks. The alternatives do not work: a process
-has only one signal.set_wakeup_fd, which asyncio takes; signal.sigwait needs the signal blocked in
-all threads, including those of other libraries.
+while a call into the library blocks. Therefore, faulthandler's C code handles the signal: it writes
+the threads' stacks into a pipe at once. A thread of this module reads the pipe. It prints the
+comms' reports, which it can get at any time, and then the stacks. The alternatives do not work: a
+process has only one signal.set_wakeup_fd, which asyncio takes; signal.sigwait needs the signal
+blocked in all threads, including those of other libraries.
 
 The pipe's writing end does not block: a thread that waits for room in it might hold the GIL, which
 the reader needs. Stacks that do not fit (64 KiB) are cut off.
@@ -31,8 +31,8 @@ _writers: dict[int, int] = {}  # by signal: the end of the pipe to which faultha
 
 
 def dump_on_signal(signum: int = signal.SIGUSR1) -> None:
-    """From now on, print the state of all comms to stderr (descriptor 2) when this process gets the
-    signal.
+    """Install a handler that prints the state of all comms to stderr (descriptor 2) when this
+    process gets the signal.
 
     Prints for each live comm the operations that it waits for and the missing ranks, then the stack
     of each Python thread. Works even while all threads are in blocking calls. The program then

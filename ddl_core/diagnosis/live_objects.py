@@ -22,8 +22,8 @@ T = TypeVar("T", bound=HasClosed)
 
 
 class LiveObjects(Generic[T]):
-    """A registry of live objects. Adding and listing take no lock, since a signal handler or a fork
-    may interrupt a thread that holds one."""
+    """A registry of live objects. Adding and listing use no lock, because a signal handler or a
+    fork may interrupt a thread that holds it."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()

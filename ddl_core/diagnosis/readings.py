@@ -12,7 +12,8 @@ from ddl_core.base._lib import check, ffi, lib
 
 
 class Readings:
-    """A comm whose state can be read. The comms of native parts have this and no operations.
+    """A comm whose state can be read. The comms of native parts have this interface, but no
+    operations.
 
     rank, size   the number of this process in the group, and the number of members
     """
@@ -23,7 +24,7 @@ class Readings:
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether the comm was closed."""
+        """True if the comm was closed."""
 
     @abstractmethod
     def _held(self) -> AbstractContextManager[Any]:

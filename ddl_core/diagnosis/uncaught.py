@@ -14,8 +14,8 @@ _LARGEST = 1024  # the most characters of the exception
 
 
 def report_to_launcher() -> None:
-    """From now on, report uncaught exceptions of the main thread to the socket in DDL_LAUNCHER, if
-    set; see ddl_launch/rank/reports.py. Also calls the previous hook."""
+    """Install a hook that reports uncaught exceptions of the main thread to the socket in
+    DDL_LAUNCHER, if set; see ddl_launch/rank/reports.py. It also calls the previous hook."""
     name, rank = os.environ.get("DDL_LAUNCHER"), os.environ.get("DDL_RANK")
     if not name or not rank:
         return

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What adapters share that is no public module."""
+"""Private modules that adapters share."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators of some of the ranks, for adapters with a native part."""
+"""Communicators of a part of the ranks, for adapters with a native part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ C = TypeVar("C", bound="Communicator")
 
 
 class Communicator(ABC):
-    """A group of some of the ranks, created by `split` or `subset`; valid until `shutdown`.
+    """A group that contains a part of the ranks, created by `split` or `subset`; valid until
+    `shutdown`.
 
     rank  the number of this process in the group
     size  the number of members

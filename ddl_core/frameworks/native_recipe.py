@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compilation of a native part at run time and for a wheel have in common.
+"""The common parts of compiling a native part at run time and for a wheel.
 
 It imports nothing of ddl_core, since packaging/torch_parts.py runs it without a built library.
 """

@@ -22,8 +22,8 @@ def shared(env: Mapping[str, str] = os.environ) -> str:
 
 
 def let_groups_allocate() -> None:
-    """Let DistributedDataParallel take its buckets from the process group, unless the user has set
-    PyTorch's variable."""
+    """Make DistributedDataParallel allocate its buckets from the process group, unless the user has
+    set PyTorch's variable."""
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
 
@@ -39,7 +39,8 @@ def served_backend(env: Mapping[str, str] = os.environ) -> str:
 
 
 def local_rank(rank: int, env: Mapping[str, str] = os.environ) -> int:
-    """Return LOCAL_RANK, which torchrun and ddlrun set, or `rank` if it is not set or no number."""
+    """Return LOCAL_RANK, which torchrun and ddlrun set, or `rank` if it is not set or not a number.
+    """
     text = env.get("LOCAL_RANK", "")
     return int(text) if text.isdecimal() else rank
 

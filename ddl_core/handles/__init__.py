@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of the library: their lifetimes, and the works that run."""
+"""The handles of the library's objects, with their lifetimes, and pending operations."""

@@ -171,7 +171,7 @@ class GroupHandle:
         self._work = weakref.ref(work)
 
     def under_way(self) -> bool:
-        """Return whether a work that is still referenced is pending."""
+        """Return True if a work that is still referenced is pending."""
         work = self._work() if self._work else None
         return work is not None and not work.done()
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a process finds and joins its job: launchers, environment, MPI."""
+"""Detection of a process's job, and joining it: launchers, environment, MPI."""

@@ -81,8 +81,8 @@ def left(package: str) -> None:
 
 
 def handle_dump_signal() -> None:
-    """Print the comms' state on the signal DDL_DUMP_SIGNAL from now on. `check` calls this. Raises
-    InvalidArgument if it is not a signal."""
+    """Install the handler that prints the comms' state on the signal DDL_DUMP_SIGNAL. `check` calls
+    this. Raises InvalidArgument if it is not a signal."""
     name = os.environ.get("DDL_DUMP_SIGNAL", "")
     if not name or name in _handled:
         return

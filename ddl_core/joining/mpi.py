@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joining under mpirun: the ranks exchange their endpoints' addresses through MPI.
 
-Nothing else uses MPI, so every MPI that mpi4py supports works.
+No other part of libddl uses MPI, so every MPI that mpi4py supports works.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _DEFAULT_TIMEOUT = 300.0  # seconds, as for ddl_comm_create
 def connect(world: World, config: Config, host: str | None, secret: str | None) -> Comm:
     """Join all ranks of MPI_COMM_WORLD. All of them call it.
 
-    secret: None if rank 0 shall generate one. Raises Unsupported without a usable mpi4py, Refused
-    if mpi4py and mpirun belong to different MPIs, TimedOut if not all ranks join, Unreachable if
-    another rank failed, and the errors of Endpoint and Endpoint.connect.
+    secret: the job's secret; None makes rank 0 generate one. Raises Unsupported without a usable
+    mpi4py, Refused if mpi4py and mpirun belong to different MPIs, TimedOut if not all ranks join,
+    Unreachable if another rank failed, and the errors of Endpoint and Endpoint.connect.
     """
     mpi = _import()
     comm = mpi.COMM_WORLD

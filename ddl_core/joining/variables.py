@@ -115,7 +115,7 @@ NAMES = frozenset(name for group in GROUPS.values() for name in group)
 
 
 def is_of_service(env: Mapping[str, str], name: str) -> bool:
-    """Return whether Kubernetes has set the variable `name` for a Service. For a Service
+    """Return True if Kubernetes has set the variable `name` for a Service. For a Service
     `ddl-metrics`, it sets DDL_METRICS_PORT=tcp://10.0.0.1:9400 and others in every pod."""
     found = re.fullmatch(
         r"(\w+?)_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)", name

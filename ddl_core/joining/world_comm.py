@@ -31,13 +31,13 @@ def init(
 ) -> Comm:
     """Join the world in which this process was started, and return its comm.
 
-    The world is found in the environment: ddlrun, mpirun of any MPI, torchrun, srun, or alone (size
-    1), in this order (see joining/environment.py). It is logged to the logger "ddl_core". All ranks
-    call this. If DDL_METRICS_PORT is set, each serves its metrics until `finalize`, at this port
-    plus its local_rank (see ddl_core.metrics). config, and invariant, which replaces
-    config.invariant: see Config. secret and host: see Endpoint.
+    The launcher is detected from the environment: ddlrun, mpirun of any MPI, torchrun, srun, or
+    none (size 1), in this order (see joining/environment.py). It is logged to the logger
+    "ddl_core". All ranks call this. If DDL_METRICS_PORT is set, each rank serves its metrics until
+    `finalize`, at this port plus its local_rank (see ddl_core.metrics). config, and invariant,
+    which replaces config.invariant: see Config. secret and host: see Endpoint.
 
-    Raises InvalidState if this process is in its world already (`finalize` leaves it),
+    Raises InvalidState if this process has already joined its world (`finalize` leaves it),
     InvalidArgument for a bad argument or environment variable, Unreachable or TimedOut if not all
     ranks join within config.timeout, Refused if a rank belongs to another job, and Unsupported
     under mpirun without mpi4py.
