@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elastic job that needs no training loop of yours: `Job(...).train()`."""
+"""An elastic job without a custom training loop: `Job(...).train()`."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ class Constants:
 class Job:
     """The elastic training of one model.
 
-    model      a function or class without arguments that makes the model. The framework must be
+    model      a function or class without arguments that returns the model. The framework must be
                imported before `train`
     data       the samples: an object with a length and items (input, target), or a stream with
                `seek(position)`, which returns such pairs by `next`
     loss       a function of a share's outputs and targets: returns the mean, or (sum, weight)
     collate    a function that makes a batch of a share's samples; None means the framework's own
-    optimizer  a function of the model's parameters that makes the optimizer
-    schedule   a function of the optimizer that makes its schedule, which advances after each step
+    optimizer  a function of the model's parameters that returns the optimizer
+    schedule   a function of the optimizer that returns its schedule, which is stepped after each
+               step
 
     The result depends on these constants:
     batch      the number of samples in a step, of all logical workers together
@@ -269,8 +270,9 @@ class Job:
 
 
 def choose_workers(workers: int | str, logical: int, places: int) -> int:
-    """Return the number of workers to start: the largest useful number within the requested range
-    and the number of slots, `places`, but at least the range's minimum. Raises ValueError."""
+    """Return the number of workers to start. This is the largest useful number within the requested
+    range and the number of slots, `places`, but at least the minimum of the range. Raises
+    ValueError."""
     low, high = parse_workers(workers)
     if low > logical:
         raise ValueError(f"workers is {workers!r}, more than the {logical} logical workers")

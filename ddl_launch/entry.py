@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry points of ddlrun and ddl. Ctrl-C ends them without a traceback even while they import
-their modules, which takes most of a second."""
+"""The entry points of ddlrun and ddl. Ctrl-C ends them without a traceback, even during the
+imports, which take most of a second."""
 
 # PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program
 

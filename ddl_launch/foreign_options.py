@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of torchrun, horovodrun and mpirun: other names of ddlrun's options, and what to write
-instead of options that ddlrun does not have."""
+"""Options of torchrun, horovodrun and mpirun: other names of ddlrun's options, and replacements for
+options that ddlrun does not have."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def find_same(option: str) -> str:
 
 
 def find_replacement(option: str) -> str:
-    """Return what to write instead of an option of another launcher, or "" if it is unknown."""
+    """Return the replacement for an option of another launcher, or "" if the option is unknown."""
     return _INSTEAD.get(_normalize(option), "")
 
 

@@ -191,7 +191,7 @@ def record(text: str) -> None:
 
 
 def recording() -> str:
-    """Return the description of what this worker must record, or ""."""
+    """Return the description of the results that this worker must record, or ""."""
     return os.environ.get(_RECORDING, "")
 
 

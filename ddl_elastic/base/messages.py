@@ -49,7 +49,7 @@ class JobOver(EOFError):
 
 
 class Silent(EOFError):
-    """The error for a peer that does not answer. It may be alive, but unreachable."""
+    """The error for a peer that does not respond. It may be alive, but unreachable."""
 
 
 class Channel(Generic[T]):
@@ -78,7 +78,7 @@ class Channel(Generic[T]):
             self._connection.sendall(message)
 
     def offer(self, message: Message) -> bool:
-        """Send a message if the socket has room for it, else return False."""
+        """Send a message if the socket has room for it. Otherwise, return False."""
         has_room = bool(ready([self], 0, writes=True))  # then there is room for a short message
         if has_room:
             self.send(message)

@@ -69,10 +69,11 @@ class AuditFinding(Message):
     """The result of an audit that found different bits.
 
     step     the training step, which is not committed yet
-    share    its logical worker; SUM: it is in the sum of all shares; STATE: it is in the state
+    share    the logical worker of the share; SUM if the sum of all shares differs; STATE if the
+             state differs
     members  the members that compute wrongly, or that disagree with each other
     first    the first step whose result may be wrong
-    stops    whether the job cannot continue
+    stops    True if the job cannot continue
     """
 
     step: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program and its arguments, as the commands of `ddl elastic` take them."""
+"""The program and its arguments on the command lines of `ddl elastic`."""
 
 from __future__ import annotations
 

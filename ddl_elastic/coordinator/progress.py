@@ -20,7 +20,8 @@ class Progress(EventListener):
     steps    the number of steps of the job; 0 if only the workers know it
     shown    True to show the bar and the events
     on_step  called with the job's report after each step
-    output   the stream for the workers' output; None means stderr if `shown`, else no output
+    output   the stream for the workers' output; None means stderr if `shown`, and otherwise no
+             output
     """
 
     def __init__(

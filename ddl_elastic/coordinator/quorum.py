@@ -3,10 +3,10 @@
 
 libddl lets a side continue if it has more than half of the ranks that may be alive, or exactly half
 including the lowest rank. A rank is known to be dead if a witness on its host reports it. But if
-the host is lost, its witnesses are lost, too. A side without a majority then asks the coordinator,
-which applies the same rule with more knowledge: it also counts a rank as dead if its agent reported
-the exit, or if the agent's connection closed and was not opened again. If a host merely does not
-answer, this proves nothing, because its workers may be the side that continues.
+the host is lost, its witnesses are lost, too. A side without a majority then sends a request to the
+coordinator, which applies the same rule with more information. It also counts a rank as dead if its
+agent reported the exit, or if the agent's connection closed and was not opened again. If a host
+only does not respond, this proves nothing, because its workers may be the side that continues.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class QuorumArbiter:
         self._open[worker.member] = request, now
 
     def update(self, now: float) -> None:
-        """Answer the requests that can be decided by now."""
+        """Reply to the requests that can now be decided."""
         for member, (request, asked) in list(self._open.items()):
             why = self._decide(member, request, asked, now)
             if why is not None:

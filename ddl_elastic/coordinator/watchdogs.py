@@ -31,7 +31,7 @@ class JoinWatchdog:
         return max(FIRST * self.seconds, USUAL * self.usual)
 
     def update(self, now: float, step: int, stages: Mapping[int, str]) -> dict[int, float]:
-        """Return the workers that hang, each with its seconds in the present stage. `stages` maps
+        """Return the workers that hang, each with its seconds in the current stage. `stages` maps
         each joining worker to its stage, or to "" if it waits. The stage "join" includes the wait
         for the end of a step."""
         passed, self._looked = min(now - self._looked, LOOKS), now

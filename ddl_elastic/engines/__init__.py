@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines, which start and stop the processes of a job. `Engine` is the interface.
+"""Engines, which start and stop the processes of a job. `Engine` is their interface.
 
 `local` starts the processes on this machine, without a service or a configuration. `dialed` uses
 agents that connect from any host.

@@ -2,8 +2,8 @@
 """The engine for this machine, which forks agents from a process that has imported all modules.
 
 The caller forks a fork server before it starts any threads. For each worker the server forks an
-agent, and the agent forks the worker. So workers inherit the program's functions and data without
-serialization, and start within milliseconds.
+agent, and the agent forks the worker. Workers therefore inherit the program's functions and data
+without serialization, and start within milliseconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker that runs a user's program as `python PROGRAM ARGUMENTS` would, with the framework
-already imported. The program joins the job when it creates its elastic.Job."""
+"""The worker that runs a user's program in the same way as `python PROGRAM ARGUMENTS`, with the
+framework already imported. The program joins the job when it creates its elastic.Job."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class NoJob(RuntimeError):
 
 
 def preload(modules: Sequence[str] | None, path: Path) -> None:
-    """Import these modules, and everything that training with them needs. None means the frameworks
-    that the program names, without the ones that are not installed."""
+    """Import these modules, and all modules that training with them needs. None means the installed
+    frameworks that the program names."""
     for name in named(path.read_text(errors="replace")) if modules is None else modules:
         with suppress(*[ImportError] if modules is None else []):
             importlib.import_module(name)

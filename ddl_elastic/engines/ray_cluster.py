@@ -2,8 +2,8 @@
 """Agents on a Ray cluster: an actor for each slot starts an agent, which connects to the job.
 
 If an actor's node is lost, Ray restarts the actor on another node as soon as one has room. The
-worker is a child of the agent. So the training process does not contain Ray, and Ray does not
-decide which workers are alive.
+worker is a child of the agent. The training process therefore does not contain Ray, and Ray does
+not decide which workers are alive.
 
 The actors continue when the job's coordinator exits, and end with their agents.
 """

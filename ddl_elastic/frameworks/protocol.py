@@ -3,8 +3,8 @@
 
 A share is the work of one logical worker in one step. It starts from the committed state, with
 generators seeded for it. Its result is flat arrays: gradients, changes of buffers such as batch
-norm's, and numbers such as the loss. Only the averages over all logical workers are applied. So
-the new state depends only on the step, not on the ranks.
+norm's, and numbers such as the loss. Only the averages over all logical workers are applied. The
+new state therefore depends only on the step, not on the ranks.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ class Summed(Protocol):
         framework owns them, and may return the same ones for each step."""
 
     def ops(self) -> Sequence[str]:
-        """Return for each of these arrays how shares are combined: "average" or "sum"."""
+        """Return the way in which shares are combined, "average" or "sum", for each of these
+        arrays."""
 
     def free(self, share: Share) -> None:
         """Release a share's arrays, which another share may then use."""
@@ -164,8 +165,8 @@ class Framework(Summed, Protocol):
         of the buffers."""
 
     def backward(self, loss: Any, ready: Ready | None = None, weight: Any = 1.0) -> Share:
-        """Compute and return the share of a loss. May call `ready` meanwhile. `apply` later divides
-        the sums of the losses and gradients by the sum of the weights."""
+        """Compute the share of a loss, and return it. May call `ready` during the computation.
+        `apply` later divides the sums of the losses and gradients by the sum of the weights."""
 
     def tensors(self, share: Share) -> Iterable[tuple[str, Array]]:
         """Return the arrays of a share by name, contiguous and of any shape. Must be called before
@@ -181,8 +182,8 @@ class Framework(Summed, Protocol):
         """Return a context for evaluation: no gradients, and the model in evaluation mode."""
 
     def environment(self) -> dict[str, str]:
-        """Return settings on which the bits of a share may depend, the likeliest first: versions of
-        libraries, type of the processor, number of threads."""
+        """Return settings on which the bits of a share may depend, the most likely ones first:
+        versions of libraries, type of the processor, number of threads."""
 
     def update(self) -> None:
         """Step the optimizer and the schedule in a job without a custom loop."""
@@ -200,8 +201,8 @@ class LocalFramework(Framework, Protocol):
     """A framework whose shares may be runs of local steps, see ddl_elastic.worker.rounds."""
 
     def set_outer(self, outer: Any, moments: Any) -> None:
-        """Set the outer optimizer of the next rounds, and with which moments shares start. None
-        keeps the outer optimizer, or makes the default one."""
+        """Set the outer optimizer of the next rounds, and the moments with which shares start. None
+        keeps the outer optimizer, or creates the default one."""
 
     def set_local(self, is_local: bool) -> None:
         """Set whether the next shares are runs of local steps."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden state: state of a program outside of the job's state, which joining workers do not get."""
+"""Hidden state: state of a program outside the job's state, which joining workers do not get."""

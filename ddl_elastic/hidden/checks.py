@@ -93,8 +93,8 @@ class Checks:
         return self._find(lambda item: item.room in ("data", "model"))
 
     def differs(self, before: Mapping[str, tuple[Item, str]]) -> None:
-        """Report that the second computation of the reference share has other bits. `before` holds
-        the marks that were taken between the two computations."""
+        """Report that the second computation of the reference share has different bits. `before`
+        holds the marks that were taken between the two computations."""
         now = self.marks()
         changed = [
             item for name, (item, mark) in now.items() if before.get(name, ("", mark))[1] != mark

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of the workers of `ddl elastic verify`: digests of all that they compute.
+"""Records of the workers of `ddl elastic verify`: digests of everything that they compute.
 
 Each worker writes a file of JSON lines. The kinds of lines are:
     share   a logical worker's share in a step: its batch, gradients, and the hidden state before it

@@ -17,8 +17,8 @@ from ddl_elastic.hidden.walk import Item
 
 
 def locate(item: Item) -> str:
-    """Return FILE:LINE of the statement that changes an item, else of the one that creates it, else
-    ""."""
+    """Return FILE:LINE of the statement that changes an item, or else of the statement that creates
+    it. Return "" if neither is found."""
     file, scope = _scope(item.owner)
     file = file or getattr(sys.modules.get("__main__"), "__file__", "") or ""
     tree = _parse(file) if file else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for a program's attributes and variables outside of the job's state."""
+"""The search for a program's attributes and variables outside the job's state."""
 
 from __future__ import annotations
 

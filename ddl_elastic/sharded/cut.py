@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cut of arrays into ranges, and the ranks that hold each range. Pure.
 
-An array consists of tensors. It is cut into one range for each rank. A range has two holders: its
-owner, and the next rank in order. So no range is lost if one rank dies.
+An array consists of tensors. It is cut into one range for each rank. A range has two holders, its
+owner and the next rank in order, so no range is lost if one rank dies.
 """
 
 from __future__ import annotations

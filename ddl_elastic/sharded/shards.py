@@ -6,15 +6,15 @@ vote, and both update it after the vote. The optimizer works elementwise, so the
 equal bits, although neither is sent. The other parameters of a rank are old after the update. The
 next operation gathers them.
 
-If the state is lost, each rank drops it with `forget`, and all load a checkpoint. Meanwhile,
-another death may keep some ranks from noticing. So ranks compare how often they have lost the
-state.
+If the state is lost, each rank drops it with `forget`, and all load a checkpoint. Another death
+during this time may prevent some ranks from noticing the loss, so ranks compare the number of times
+that they have lost the state.
 
 The first operation in a new comm moves the ranges to their new holders. A rank keeps the ranges
 that it held before until a barrier has shown that all ranks have received theirs. A holding has a
-generation. If a rank dies meanwhile, the survivors continue from the newest generation that all of
-them have and of which no range is lost: a rank has dropped the older one only if all have the newer
-one.
+generation. If a rank dies during the move, the survivors continue from the newest generation that
+all of them have and of which no range is lost. A rank drops the older generation only if all ranks
+have the newer one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Sharded(Protocol):
         """Return shards for these pieces, whose slots are empty memory."""
 
     def install(self, shards: ShardSet) -> None:
-        """Let the optimizer update these shards from now on."""
+        """Make the optimizer update these shards instead of the previous ones."""
 
     def state(self) -> State:
         """Return the whole state, as Framework.state does."""
@@ -79,7 +79,8 @@ class Sharded(Protocol):
         """Let the program's next update change nothing."""
 
     def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> PartialState:
-        """Return these pieces of the state, and on the first rank all that is not sharded."""
+        """Return these pieces of the state and, on the first rank, everything that is not sharded.
+        """
 
 
 @dataclass(frozen=True)
@@ -434,7 +435,7 @@ class Shards:
         return self._framework.own_state(self.owned(), self._comm is None or self._comm.rank == 0)
 
     def whole(self) -> tuple[Table, Slots]:
-        """Return the slots of all tensors. Raises RuntimeError if this rank has not got them."""
+        """Return the slots of all tensors. Raises RuntimeError if this rank does not have them."""
         holding = self._newest
         if holding.members is None:
             shards, table = holding.shards, holding.shards.table()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The check before a job's first step that all ranks compute the same bits.
 
-Library versions, processors and thread counts change the rounding. So each rank computes the share
-of logical worker 0 in step 0, and ranks whose results differ from those of rank 0 are expelled.
+Library versions, processors and thread counts change the rounding. Each rank therefore computes the
+share of logical worker 0 in step 0, and ranks whose results differ from the results of rank 0 are
+expelled.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _log = logging.getLogger("ddl_elastic")
 
 
 class AdmissionError(RuntimeError):
-    """Error: this rank computes other bits than rank 0."""
+    """Error: this rank computes different bits than rank 0."""
 
 
 class Admission(Step):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Audits: a second rank computes some of the shares again, and the vote compares the results.
 
-A share's bits do not depend on the rank that computes it. So a difference shows a machine that
-computes wrongly, or a program with hidden state. Before the step is committed, a third rank
+A share's bits do not depend on the rank that computes it. A difference therefore shows a machine
+that computes wrongly, or a program with hidden state. Before the step is committed, a third rank
 computes the share, and the rank that alone differs is expelled. If there are only two ranks, each
 computes the share REPEATS times, and a rank that does not reproduce its own bits is expelled.
 
@@ -310,7 +310,7 @@ class Audit:
     """The audits of a job, on one rank.
 
     rate    the fraction of shares that are audited
-    action  what follows if committed steps may be wrong
+    action  the action if committed steps may be wrong
     start   the first step of the job, or of its continuation; None: not known yet
     report  called with each finding, on all ranks
     marks   returns this rank's marks of hidden state

@@ -8,8 +8,8 @@ old comm and continue in the new one.
 
 If a rank dies during the vote, some ranks may not see the vote end. They shrink the old comm. Ranks
 that saw the vote end close the old comm without having died. The shrinking ranks detect this
-(reform.survivors) and switch, too. If no rank saw the vote end, the plan is cancelled. So either
-all ranks switch or none does. A death in the new comm is handled like any other.
+(reform.survivors) and switch, too. If no rank saw the vote end, the plan is cancelled. Either all
+ranks switch, or none does. A death in the new comm is handled like any other death.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Left(SystemExit):
 
 
 class NotAdmitted(RuntimeError):
-    """Error: this worker computes other bits than the ranks that already train."""
+    """Error: this worker computes different bits than the ranks that already train."""
 
 
 _asked = False  # this process has received SIGTERM

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recovery from a death: the survivors compare their progress and decide how to continue.
 
-The vote ends on no rank before every rank has entered it. So the committed steps of two ranks
-differ by at most one, and a rank that is behind already has the missing result and applies it. If
-no rank has committed the step and all have its result, they vote again. Otherwise the survivors
-adopt the shares of the dead ranks. Survivors keep their computed shares. No state is copied and no
-step is undone.
+The vote ends on no rank before every rank has entered it. The committed steps of two ranks
+therefore differ by at most one, and a rank that is behind already has the missing result and
+applies it. If no rank has committed the step and all have its result, they vote again. Otherwise
+the survivors adopt the shares of the dead ranks. Survivors keep their computed shares. No state is
+copied and no step is undone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The detection of ranks that hang. The watchdog expels them.
 
-A rank in an endless loop, or one that holds Python's lock, counts as alive, because libddl sends
+A rank in an endless loop, or one that holds Python's GIL, counts as alive, because libddl sends
 heartbeats from a thread. The other ranks wait for it in an operation or in a shrink, and
 `Comm.report` lists it as missing. They expel it when it has been missing for too long without
 completing a single operation.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """States in storage: chunks named by their hashes, and a manifest that lists the chunks.
 
-A state is cut into chunks of at most CHUNK bytes, independent of the number of ranks. So any rank
-can write any chunk, and an unchanged chunk already exists. A chunk is a safetensors file. The
+A state is cut into chunks of at most CHUNK bytes, independent of the number of ranks. Any rank can
+therefore write any chunk, and an unchanged chunk already exists. A chunk is a safetensors file. The
 manifest is written last: without a complete manifest and all of its chunks there is no checkpoint.
 All data are compared with their hashes when they are read; nothing is unpickled.
 """

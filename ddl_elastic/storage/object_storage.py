@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in S3 and other object stores, through fsspec.
 
-A store cannot rename, but it puts an object completely or not at all. So writing the manifest last
-still works. The store's library finds keys and tokens itself (environment, configuration, machine
-roles). They are never part of a location, so no message or file contains them.
+An object store cannot rename, but it writes an object completely or not at all, so the manifest can
+still be written last. The store's library finds keys and tokens itself (environment, configuration,
+machine roles). They are never part of a location, so no message or file contains them.
 """
 
 from __future__ import annotations

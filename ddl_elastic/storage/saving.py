@@ -6,10 +6,10 @@ A part consists of some of the chunks, and a small file that lists them and thei
 merges the lists into the manifest. If a part is missing, because its rank died or its disk is full,
 that checkpoint is abandoned. The older ones stay, and training continues.
 
-Each rank votes with its `word`, and all ranks learn the smallest one. For the state after s steps
-it is 4 s while a rank writes its part, 4 s + 1 when rank 0 waits for the parts of other ranks, and
-4 s + 2 when a rank has finished. When all have finished, the next checkpoint may begin, on all
-ranks in the same step. So no rank removes the files that another rank has just written.
+Each rank votes with its `word`, and all ranks get the smallest one. For the state after s steps it
+is 4 s while a rank writes its part, 4 s + 1 when rank 0 waits for the parts of other ranks, and 4 s
++ 2 when a rank has finished. When all have finished, the next checkpoint may begin, on all ranks in
+the same step. No rank can therefore remove files that another rank has just written.
 
 Only one thread runs at a time, and only it uses the storage. The caller reads `word`, `error` and
 `saved`. `_lock` orders the writes to `word` by the thread that ends and by a caller that skips.
@@ -118,8 +118,8 @@ class Saver:
         return self._part.steps
 
     def held_up(self, steps: int) -> float:
-        """Return the seconds since this rank began the last checkpoint if its writing delays one
-        that is due after `steps` steps, else 0."""
+        """Return the seconds since this rank began the last checkpoint, if its writing delays a
+        checkpoint that is due after `steps` steps. Otherwise, return 0."""
         is_due = steps % self._policy.every == 0
         return time.monotonic() - self._began if is_due and self._writes else 0.0
 

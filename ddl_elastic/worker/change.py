@@ -114,8 +114,8 @@ def describe_position(job: SwitchingLoop) -> dict[str, Any]:
 
 
 def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
-    """Join the job, as a worker that has computed the reference share. Raises AdmissionError if
-    the share differs from that of the running workers. Raises JobOver."""
+    """Join the job, as a worker that has computed the reference share. Raises AdmissionError if the
+    share differs from the reference share of the running workers. Raises JobOver."""
     group, membership, alone = job.group, job.group.membership, job.group.comm
     assert membership
     shards = group.shards

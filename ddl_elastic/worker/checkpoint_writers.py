@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of the ranks that write a checkpoint, and the wait for the last one.
 
-A rank reports through its shares what it has written, so only ranks with shares write.
+A rank reports through its shares which parts it has written, so only ranks with shares write.
 """
 
 from __future__ import annotations

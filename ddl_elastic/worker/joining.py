@@ -48,9 +48,9 @@ def join() -> dict[str, Any]:
 
 
 def connect(inbox: Inbox, member: int, secret: str | None = None) -> dict[str, Any]:
-    """Connect to all listed workers. Return the comm, the member numbers and the membership.
-    If a worker exits meanwhile, the coordinator sends a new list. A worker that joins later begins
-    with a comm of one rank. Raises JobOver."""
+    """Connect to all listed workers. Return the comm, the member numbers and the membership. If a
+    worker exits during this time, the coordinator sends a new list. A worker that joins later
+    begins with a comm of one rank. Raises JobOver."""
     endpoint = Endpoint(secret=secret)
     address = endpoint.address
     while True:

@@ -88,7 +88,7 @@ class Loop:
 
     comm      the comm of all ranks; the loop replaces it after a death, and closes it at the end
     batch     samples of a step, of all logical workers together
-    logical   number of logical workers; more ranks than this are of no use
+    logical   number of logical workers; further ranks have no work
     seed      the seed of the samples' order and of all generators
     owners    returns the ranks of the workers in each step; evaluations count as steps
     members   member numbers by rank, which stay the same when others die; None means the ranks
@@ -96,7 +96,7 @@ class Loop:
     watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0 means no limit
     reporter  reports the progress
     policy    the checkpoint policy; the loop resumes from the newest checkpoint, if there is one
-    beside    True if the program changes nothing between two steps, see saving.Saver
+    beside    True if the program does not change the state between two steps, see saving.Saver
     strict    True to make hidden state an error instead of a warning, see hidden/checks.py
     audit     the fraction of shares that another rank computes again, see audit.py
     audit_action  the action if an audit finds that committed steps may be wrong. "rollback":
@@ -398,9 +398,9 @@ class Loop:
         return self.framework.loss
 
     def hash(self) -> str:
-        """Return the SHA-256 of the current state: the model, the optimizer, and all else that
-        checkpoints contain. After the last step it is the digest that reports show. In a sharded
-        job all ranks call it, like `state`."""
+        """Return the SHA-256 of the current state: the model, the optimizer, and everything else
+        that checkpoints contain. After the last step, it is the digest that reports show. In a
+        sharded job, all ranks call it, like `state`."""
         return digest(self.state())
 
     def state(self) -> State:
@@ -477,7 +477,7 @@ class Loop:
             self.load_resumed()
 
     def save_initial_state(self) -> None:
-        """Write the checkpoint before the first step to which a job with audits may go back."""
+        """Write the checkpoint before the first step, to which a job with audits may return."""
         audit = self.group.audit
         if audit and audit.rate and self._writers and self._number == self._next == 0 == self._call:
             self._writers.boundary(0, is_behind=False)

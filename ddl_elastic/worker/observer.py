@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The role of a joining worker from the switch until it has caught up with the other ranks.
 
-A thread takes part in the other ranks' training steps, without shares, and keeps the results.
-Meanwhile the program receives and loads the state of the time of the switch (transfer.py). Then it
-repeats the steps like a rank without shares, with the kept results in place of sums. When only few
-results are left, the thread ends, and afterwards the program itself takes part. Its first vote
-reports this to the other ranks, and from then on the rank has shares.
+A thread takes part in the other ranks' training steps, without shares, and keeps the results. At
+the same time, the program receives and loads the state at the time of the switch (transfer.py).
+Then it repeats the steps like a rank without shares, with the kept results in place of sums. When
+only few results are left, the thread ends, and afterwards the program itself takes part. Its first
+vote reports this to the other ranks, and from then on the rank has shares.
 
 The thread also ends if too many results are kept. The other ranks then wait in the next step until
 the program takes part. They also wait for it before any operation except a training step.

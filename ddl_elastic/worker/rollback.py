@@ -46,9 +46,9 @@ def settle(
     wait: Callable[[], object],
     agree: Agree,
 ) -> tuple[Return | None, str]:
-    """Decide how the job continues. Return the step to go back to, as a `Return`, or None to
-    continue, and a line for the log. All ranks call it after the same step and get the same result.
-    Raises AuditError if the job stops.
+    """Decide how the job continues. Return a pair: the step to which the job returns, as a
+    `Return`, or None to continue; and a line for the log. All ranks call it after the same step and
+    get the same result. Raises AuditError if the job stops.
 
     following  the next step
     begin      the first step of the current call of Loop.steps; the program cannot go back further

@@ -3,8 +3,8 @@
 
 A round is a step of the job. The share of a logical worker is a run of local steps from the
 committed state, and the gradient of the share is the difference between the parameters before and
-after the run. So sums, votes, recovery, joins and checkpoints are those of a step. At the end, an
-outer optimizer applies the average of the differences to the committed parameters.
+after the run. Sums, votes, recovery, joins and checkpoints are therefore the same as for a step. At
+the end, an outer optimizer applies the average of the differences to the committed parameters.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class RoundsLoop(Loop):
 
 @dataclass(frozen=True)
 class LocalShares(Collection[int]):
-    """The numbers of these workers' local steps in a round: worker * steps, and the following."""
+    """The numbers of these workers' local steps in a round. A worker's first number is worker *
+    steps."""
 
     workers: frozenset[int]
     steps: int

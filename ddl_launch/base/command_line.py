@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parsers of both commands use: completion in shells, suggestions for misspelt words."""
+"""Support for the parsers of both commands: completion in shells, suggestions for misspelt words.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 def find_similar(word: str, known: Collection[str]) -> str:
     """Return the known option or command that `word` resembles most, or "" if none does.
 
-    The number of dashes, and - or _, make no difference.
+    The number of dashes is ignored, and so is the difference between - and _.
     """
     plain = {_plain(each): each for each in known if len(_plain(each)) > 2}
     found = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=_ALIKE)

@@ -68,7 +68,7 @@ _STYLE: Any = {
 
 @contextmanager
 def picture(path: Path, heights: Sequence[float], width: float = WIDTH) -> Iterator[list[Any]]:
-    """Give a list of matplotlib's axes, one below the other, and write them to an image file.
+    """Yield a list of matplotlib axes, one below the other, and write them to an image file.
 
     heights  inches of each panel
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl doctor`: checks whether this machine suits libddl, and says what to change."""
+"""`ddl doctor`: checks whether this machine is suitable for libddl, and prints what to change."""
 
 from __future__ import annotations
 

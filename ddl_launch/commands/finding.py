@@ -13,8 +13,8 @@ Level = Literal["ok", "note", "wrong"]
 class Finding:
     """A finding about one subject.
 
-    level    "note" costs speed or matters only to other libraries, "wrong" makes the exit code 1
-    change   what to do about it, or ""
+    level    "note" if it reduces speed or matters only to other libraries; "wrong" sets exit code 1
+    change   the change that is suggested, or ""
     """
 
     level: Level

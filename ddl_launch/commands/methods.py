@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddl plan --model-bytes`: predicts a training step for each method of sending fewer bytes, and
-says when none of them pays."""
+reports if no method makes it faster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PredictedStep:
 def ethernet(hosts: int, ranks: int, rate: float) -> Cluster:
     """Return `hosts` hosts with `ranks` ranks each, on Ethernet of `rate` bytes per second.
 
-    Memory and cores are those of examples/clusters/lab.toml, but each rank has a core of its own.
+    Memory and cores are the same as in examples/clusters/lab.toml, but each rank has its own core.
     """
     memory = 15.9e9
     shared = Level("host", memory, 0.26e-6) if ranks > 1 else None
@@ -86,7 +86,7 @@ def _model(nbytes: int, seconds: float) -> Model:
 
 
 def verdict(found: Sequence[PredictedStep]) -> str:
-    """Say which method is the fastest, or that none pays."""
+    """Return a text that names the fastest method, or states that no method makes a step faster."""
     plain = found[0]
     best = min(found, key=lambda method: method.step)
     gain = plain.step / best.step

@@ -49,7 +49,7 @@ def split_operation(operation: str) -> tuple[str, int]:
 
 
 def headline(operation: str) -> str:
-    """Describe an operation in the head of a table."""
+    """Return the description of an operation for the head of a table."""
     return f"{operation}, f32, {'out of' if operation.startswith('ordered') else 'in'} place"
 
 

@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether the ranks of each host follow each other."""
+        """True if the ranks of each host follow each other."""
         return len(self.blocks) == len(self.hosts)
 
     @property

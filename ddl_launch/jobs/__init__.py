@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a job, on this host or others: start, output, failures, end."""
+"""The processes of a job, on this host or on others: their start, output, failures and end."""

@@ -82,7 +82,7 @@ class Stream:
         self._unfinished = b""
 
     def feed(self, data: bytes) -> None:
-        """Pass on received data. Raises BrokenPipeError if no process reads the sink any more."""
+        """Forward received data. Raises BrokenPipeError if no process reads the sink any more."""
         self._pass_on(self.lines.feed(data))
         if self._is_raw:
             self._unfinished += data
@@ -92,7 +92,7 @@ class Stream:
             self._pass_raw(end)
 
     def end(self) -> None:
-        """Pass on the rest after the rank has closed the stream."""
+        """Forward the rest after the rank has closed the stream."""
         self._pass_on(self.lines.end())
         self._pass_raw(len(self._unfinished))
 
@@ -164,7 +164,7 @@ class Console:
         return Stream(self, rank, prefix.encode(), sink, color, last)
 
     def draws_on(self, sink: BinaryIO) -> bool:
-        """Return whether lines on this sink can be redrawn, as on a terminal."""
+        """Return True if lines on this sink can be redrawn, as on a terminal."""
         return sink in self._terminals
 
     def log(self, message: str) -> None:

@@ -187,6 +187,6 @@ class LocalJob(Supervisor):
 
 
 def has_input() -> bool:
-    """Return whether a rank may read our stdin: not from a terminal, whose foreground is
-    ddlrun's."""
+    """Return True if a rank may read ddlrun's stdin. It may not if stdin is a terminal, because
+    ddlrun is its foreground process."""
     return sys.stdin is not None and not sys.stdin.isatty()

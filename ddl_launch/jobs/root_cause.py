@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for the rank that made a job fail. Pure.
 
-When one rank fails, the others fail because they lost it. They often end before it, since a process
-that raises an exception takes some time to end. So the first end is no evidence. A rank whose error
-names another rank is a consequence. Of the remaining ranks, the root cause is the one whose failure
-was known first.
+When one rank fails, the others fail because they lost it. They often end before it, because a
+process that raises an exception takes some time to end. The first end is therefore no evidence. A
+rank whose error names another rank is a consequence. Of the remaining ranks, the root cause is the
+one whose failure was known first.
 """
 
 from __future__ import annotations
@@ -29,13 +29,10 @@ _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: .*)?$")
 class RankState:
     """The information about one rank.
 
-    end      how it ended; None while it runs
-    at       when its end was noticed, in seconds
-    raised   the exception that it reported, at `raised_at`; "" for none
-    tail     its last lines of output
-    waits    whether it waits in the job's rendezvous
-    joinings how often it has begun a rendezvous
-    joined   how often it has completed one
+    end its exit code or signal; None while it runs at when its end was noticed, in seconds raised
+    the exception that it reported, at `raised_at`; "" for none tail its last lines of output waits
+    True if it waits in the job's rendezvous joinings the number of times that it has begun a
+    rendezvous joined the number of times that it has completed a rendezvous
     """
 
     end: Failure | None = None
@@ -147,7 +144,7 @@ def _last_line(state: RankState) -> str:
 
 
 def has_traceback(lines: Iterable[bytes]) -> bool:
-    """Return whether the lines have the frames of a Python traceback."""
+    """Return True if the lines contain the frames of a Python traceback."""
     return any(line.startswith(b'  File "') for line in lines)
 
 

@@ -61,7 +61,8 @@ class Lab:
     """A laboratory: hosts h1, h2, ... on one machine, connected only by wires; a context manager.
 
     hosts   the number of hosts
-    rate    of each interface in each direction, in tc's notation ("1gbit"); None: unlimited
+    rate    the rate of each interface in each direction, in tc's notation ("1gbit"); None:
+            unlimited
     nics    interfaces of each host, eth0, eth1, ..., each on its own network
     name    the name for `ddl lab --name` and `Lab.find`; None: a name of this process
     keep    the laboratory stays when this process ends, until `down`

@@ -50,7 +50,7 @@ def address(host: int, nic: int) -> str:
 class Network:
     """The hosts h1, h2, ..., each with the interfaces eth0, eth1, ..., one on each network.
 
-    rate     of each interface in each direction, in tc's notation ("1gbit"); "": unlimited
+    rate     the rate of each interface in each direction, in tc's notation ("1gbit"); "": unlimited
     folder   an empty folder for the files that the hosts mount
     """
 

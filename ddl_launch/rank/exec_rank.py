@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Becomes one rank's program. The kernel kills it when the launcher dies, even by SIGKILL.
+"""Replaces itself by one rank's program. The kernel kills the program when the launcher dies, even
+by SIGKILL.
 
 A script: exec_rank.py LAUNCHER_PID CORES PROGRAM ARGS... It imports no module of the project.
 CORES, such as "0-3,8", are the cores to bind to; "" keeps the present ones.

@@ -143,7 +143,7 @@ def enable_keepalive(connection: socket.socket) -> None:
 
 
 def is_silent(connection: socket.socket) -> bool:
-    """Return whether the other host has stopped to acknowledge data.
+    """Return True if the other host has stopped acknowledging data.
 
     TCP_USER_TIMEOUT would also end a connection whose other side is alive but does not read, for
     example while a pager holds the output.
@@ -153,7 +153,7 @@ def is_silent(connection: socket.socket) -> bool:
 
 
 def is_late(connection: socket.socket) -> bool:
-    """Return whether a keepalive should have been answered by now."""
+    """Return True if the other host should have acknowledged a keepalive by now."""
     return min(_look(connection)[3:]) > 1000 * _LATE
 
 

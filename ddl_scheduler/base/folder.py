@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder that `ddl serve` keeps for each job: its lock, its socket, its logs and its result.
 
-Every process of the job inherits the lock by fork. So a process that gets the lock knows that the
-job does not run, and no other process can start the job a second time. The kernel releases the lock
-when the last process of the job has exited, for whatever reason.
+Every process of the job inherits the lock by fork. A process that gets the lock therefore knows
+that the job does not run, and no other process can start the job a second time. The kernel releases
+the lock when the last process of the job has exited, for whatever reason.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class JobFolder:
             os.chown(self.checkpoints, user, group, follow_symlinks=False)
 
     def has_checkpoint(self) -> bool:
-        """Return whether the job can resume from a checkpoint."""
+        """Return True if the job can resume from a checkpoint."""
         return any(self.checkpoints.rglob("steps-*.json"))
 
     def lock(self) -> int | None:

@@ -45,7 +45,7 @@ def log_read(store: Path, job: int, name: str, offset: int, ended: bool) -> tupl
     Returns no lines if there are none, or no log. An offset beyond the end means the end. Raises
     OSError.
 
-    ended   whether the log is complete, so that a last line without a line end counts as well
+    ended   True if the log is complete, so that a last line without a line end also counts
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a log; use job or workerN")

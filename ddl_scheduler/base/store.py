@@ -140,7 +140,7 @@ def disk_trouble(error: BaseException) -> str:
 
 
 class StoreError(Exception):
-    """A request that the store cannot carry out. The message says why."""
+    """A request that the store cannot carry out. The message contains the reason."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class AccessError(Exception):
-    """A missing or wrong setting for access to the scheduler. The message says what to change."""
+    """A missing or wrong setting for access to the scheduler. The message states what to change."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ddl_scheduler.planning.model import MemoryModel, StepModel
 
 @dataclass(frozen=True)
 class PolicySlot:
-    """A slot that can hold one worker. The policy gets usable slots only."""
+    """A slot that can hold one worker. The policy gets only usable slots."""
 
     name: str
     host: str

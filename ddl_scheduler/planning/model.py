@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time of a step on W ranks, fitted to measurements, and the legal sizes of a job. Pure.
 
-A step of V shares takes t(W) = a ceil(V/W) + s(W): the busiest rank's shares one after the other,
-and the part of the exchange that they do not hide. s(1) = 0. For more ranks, s(W) is a constant,
-plus a part for each doubling, plus a part if the ranks are on several hosts.
+A step of V shares takes t(W) = a ceil(V/W) + s(W). The first term is the time of the busiest rank's
+shares, one after the other. s(W) is the part of the communication that does not overlap with them.
+s(1) = 0. For more ranks, s(W) is a constant, plus a part for each doubling, plus a part if the
+ranks are on several hosts.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class StepModel:
         return self.share * -(-self.shares // size) + (exchange if size > 1 else 0.0)
 
     def speedup(self, size: int, hosts: int = 1) -> float:
-        """Return the speed compared with that of one rank. 0 ranks have speed 0."""
+        """Return the speed compared with the speed of one rank. 0 ranks have speed 0."""
         return self.seconds(1) / self.seconds(size, hosts) if size else 0.0
 
 

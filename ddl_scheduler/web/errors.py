@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error responses, always as JSON that says what to change."""
+"""Error responses, always as JSON that states what to change."""
 
 from __future__ import annotations
 

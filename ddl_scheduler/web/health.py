@@ -37,7 +37,7 @@ class StoreCheck:
         self._until = 0.0
 
     async def passes(self) -> bool:
-        """Return whether the last write succeeded. Start one if it is due."""
+        """Return True if the last write succeeded. Start a write if it is due."""
         now = time.monotonic()
         if self._write is None or (self._write.done() and now >= self._until):
             self._write, self._until = asyncio.create_task(self._try()), now + WRITE_EVERY

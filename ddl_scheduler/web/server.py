@@ -20,7 +20,7 @@ DEFAULT_PORT = 8470
 
 
 def check_address(host: str, certificate: Path | None, key: Path | None) -> bool:
-    """Return whether this address uses TLS. Raises ValueError if tokens would be sent over the
+    """Return True if this address uses TLS. Raises ValueError if tokens would be sent over the
     network unencrypted, or if only one of certificate and key is given."""
     if (certificate is None) != (key is None):
         raise ValueError("TLS needs both a certificate and its key")
@@ -33,7 +33,7 @@ def check_address(host: str, certificate: Path | None, key: Path | None) -> bool
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether no other machine can connect to this address or name."""
+    """Return True if no other machine can connect to this address or name."""
     if host == "localhost":
         return True
     try:

@@ -84,7 +84,7 @@ class Sessions:
         return caller
 
     async def look_up(self, token: str, csrf: str = "") -> Caller | None:
-        """Return the present owner of the token, or None."""
+        """Return the current owner of the token, or None."""
         found = await self._database.call(lambda store: store.token_find(token))
         return Caller(*found, token, csrf) if found else None
 
@@ -122,7 +122,7 @@ class Sessions:
 
 
 def no_token(message: str) -> HttpError:
-    """Return the error that says how to authenticate."""
+    """Return the error that describes how to authenticate."""
     text = f"{message}; send the header 'Authorization: Bearer TOKEN'"
     return HttpError(401, message=text, headers={"www-authenticate": "Bearer"})
 
