@@ -119,8 +119,9 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         here.
 
         color is 0 or more. A rank with color None takes part but joins no comm, and gets None. All
-        members call it. Errors and config are those of `Endpoint.connect`. Closing a comm that
-        `init` created closes the comms derived from it; comms derived from other comms stay open.
+        members call it. Errors and config are the same as for `Endpoint.connect`. Closing a comm
+        that `init` created closes the comms derived from it; comms derived from other comms stay
+        open.
         """
         chosen = -1 if color is None else integer(color, "color", 0, INT_MAX)
         order = integer(key, "key", -INT_MAX - 1, INT_MAX)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of libddl: one class per status of ddl.h, grouped by what the caller does next.
+"""The exceptions of libddl: one class per status of ddl.h, grouped by the caller's next action.
 
     DdlError
         UsageError     fix the call: it was rejected, and no buffer has changed

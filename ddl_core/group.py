@@ -53,8 +53,8 @@ class Group(Operations):
 
     The end of the block submits the operations that are not yet submitted, and waits. After an
     exception it does not. All members collect the same operations in the same order. The methods
-    are those of Comm, with the same errors for wrong arguments, but they only collect: the arrays
-    that they return have the results after the submission. They accept the options prescale,
+    are the same as in Comm, with the same errors for wrong arguments, but they only collect: the
+    arrays that they return have the results after the submission. They accept the options prescale,
     postscale and wire; timeout, name and stream are options of `submit`. All arrays are in host
     memory, or all on one GPU.
 

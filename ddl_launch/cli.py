@@ -346,7 +346,7 @@ def _run_here(
 
 
 def _has_loopback() -> bool:
-    """Return whether loopback is up. In a new network namespace it is down, although a socket can
+    """Return True if loopback is up. In a new network namespace it is down, although a socket can
     be bound to its address."""
     try:
         sockets.addresses_to("127.0.0.1")
@@ -356,7 +356,7 @@ def _has_loopback() -> bool:
 
 
 def _have_libcrypto() -> bool:
-    """Return whether libddl can use a secret. libddl/src/base/crypto.c looks for the same names."""
+    """Return True if libddl can use a secret. libddl/src/base/crypto.c looks for the same names."""
     for name in ("libcrypto.so.3", "libcrypto.so.1.1"):
         try:
             ctypes.CDLL(name)

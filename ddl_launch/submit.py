@@ -2,7 +2,7 @@
 """`ddlrun --submit`: writes a batch script, or a Kubeflow MPIJob, that runs the same ddlrun in a
 job.
 
-The file depends on the options alone, so writing it again changes nothing. Slurm's file is tested
+The file depends only on the options, so writing it again changes nothing. Slurm's file is tested
 with a real Slurm. The others follow the documentation and are untested:
 
     LSF         IBM Spectrum LSF 10.1, "bsub" and "Resource requirement strings" (span[ptile=N])

@@ -72,7 +72,7 @@ class Story:
         return [each["pid"] for each in workers if each["state"] in ("running", "done")]
 
     def has(self, job: int, size: int) -> bool:
-        """Return whether the job has this number of slots and of training workers."""
+        """Return True if the job has this number of slots and of training workers."""
         given = len(self.store.slots().get(job, ()))
         return given == size == len(self.pids(job)) and not self.store.intents()
 

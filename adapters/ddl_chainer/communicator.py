@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 class Communicator(chainermn.CommunicatorBase):
     """ChainerMN's interface on a comm of libddl.
 
-    Conventions (shapes, tuples, which rank gets a result) are those of
+    The conventions for shapes, tuples and ranks that get a result are the same as in
     chainermn.communicators.MpiCommunicatorBase. Arrays keep their types. If a rank fails, or calls
     another operation, the other ranks' calls raise ddl_core.errors.CommDead.
     """

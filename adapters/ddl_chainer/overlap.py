@@ -38,8 +38,8 @@ class Overlap:
         )
 
     def finish(self, gradients: dict[str, Array]) -> list[Array]:
-        """Return the averages of the gradients. Start operations for those that the backward pass
-        did not start. Drop the averages of other gradients."""
+        """Return the averages of the gradients. Start operations for gradients for which the
+        backward pass did not start one. Drop the averages of other gradients."""
         for name, gradient in gradients.items():
             if name not in self._started:
                 self.start(name, gradient)

@@ -98,7 +98,7 @@ def _check_devices(context: Any) -> None:
 
 
 def _may_reuse(operand: Any) -> bool:
-    """Return whether it is faster if the result uses the operand's memory.
+    """Return True if using the operand's memory for the result is faster.
 
     It is slower if the operand is an argument of the whole program that was not donated: XLA would
     copy it first. (If the operand is needed later, XLA copies it in any case, so only speed depends

@@ -37,7 +37,8 @@ class _World(adapter.World):
 
     def _closing(self) -> bool:
         """Wait for the operations and the programs of jax's own collectives that this thread has
-        started, and a few seconds for those of other threads. Then abort them. Drops their errors.
+        started, and a few seconds for operations of other threads. Then abort them. Drops their
+        errors.
         """
         import jax
 

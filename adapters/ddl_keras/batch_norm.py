@@ -20,7 +20,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     comm    a communicator of `split` or `subset`: the ranks that normalize together; None: all
             ranks
-    others  those of the base class
+    others  the arguments of the base class
 
     All ranks call it in training. Outside of training it behaves like its base class, and sends
     nothing. Saved models name the base class, so they load without libddl. Copies of the layer also

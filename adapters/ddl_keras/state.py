@@ -15,9 +15,8 @@ from ddl_keras._adapter import adapter, among
 
 
 def broadcast_model(model: keras.Model, root: int = 0, *, comm: Any = None) -> None:
-    """Copy the root's weights of a model and the variables of its optimizer to all ranks, or to
-    those of the communicator comm. The seeds of random layers, such as Dropout, stay each rank's
-    own.
+    """Copy the root's weights of a model and the variables of its optimizer to all ranks, or to the
+    ranks of the communicator comm. Each rank keeps its own seeds of random layers, such as Dropout.
 
     All ranks call it, with models of the same layers. Builds the optimizer if necessary. Raises the
     errors of the adapter's broadcast, and on all ranks InvalidArgument if the model is not built on
@@ -76,7 +75,7 @@ def read(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
 def average_metrics(
     metrics: Mapping[str, Any], weight: float = 1.0, *, comm: Any = None
 ) -> dict[str, float]:
-    """Return the average of each metric over all ranks, or over those of the communicator comm.
+    """Return the average of each metric over all ranks, or over the ranks of the communicator comm.
 
     metrics  numbers by name, the same names on all ranks
     weight   the weight of this rank's values, such as its number of samples

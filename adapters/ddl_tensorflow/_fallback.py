@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations without a compiler: kernels in Python, registered through TensorFlow's C API.
 
-Names, types and attributes are those of csrc/ops.cpp, and each kernel makes the same calls of
+Names, types and attributes are the same as in csrc/ops.cpp, and each kernel makes the same calls of
 libddl as csrc/kernels.cpp. So gradients, results and errors are the same, and ranks with and
 without the native part work together.
 

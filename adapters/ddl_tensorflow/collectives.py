@@ -92,7 +92,7 @@ def broadcast(
     """Return the root's tensor on all ranks.
 
     tensor   of the same shape and type on all ranks. Values matter on the root only
-    root     the rank whose values all ranks get, among those of comm
+    root     the rank whose values all ranks get, a rank within comm
 
     All ranks call it. Its gradient on the root is the sum of all ranks' gradients, elsewhere 0.
     Raises like `allreduce`, and InvalidArgument for a root that is not a rank.

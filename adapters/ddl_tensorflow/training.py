@@ -45,19 +45,15 @@ def allreduce_gradients(
 ) -> list[Any]:
     """Average or sum all ranks' gradients, in one operation.
 
-    gradients       tensors, tf.IndexedSlices, or None for a missing gradient, of the same kinds on
-                    all ranks
-    op              "average" or "sum"
-    compression     "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
-                    halves or quarters the bytes and costs precision. "int8" or "int4": gradients of
-                    float32 are sent between hosts in a quarter or an eighth of the bytes, see
-                    docs/wire.md; not in functions that XLA compiles
-    residual        for "int8" and "int4": a variable of `gradient_residual` with what rounding has
-                    lost, which is added to the next gradients
+    gradients tensors, tf.IndexedSlices, or None for a missing gradient, of the same kinds on all
+    ranks op "average" or "sum" compression "f16" or "bf16": gradients of float32 and float64 are
+    sent in that type, which halves or quarters the bytes and costs precision. "int8" or "int4":
+    gradients of float32 are sent between hosts in a quarter or an eighth of the bytes, see
+    docs/wire.md; not in functions that XLA compiles residual for "int8" and "int4": a variable of
+    `gradient_residual` for the rounding errors, which are added to the next gradients
     sparse_as_dense convert IndexedSlices to tensors; otherwise the ranks' slices are concatenated
-    by an
-                    all-gather each, and repeated indices add up when they are applied
-    comm            a communicator of `split` or `subset`: the ranks that take part; None: all
+    by an all-gather each, and repeated indices add up when they are applied comm a communicator of
+    `split` or `subset`: the ranks that take part; None: all
 
     All ranks call it. Raises InvalidArgument for arguments out of range, and like `allreduce`.
     """
@@ -151,7 +147,8 @@ class DistributedGradientTape:
 def broadcast_parameters(
     variables: Iterable[Any], root: int = 0, *, comm: Communicator | None = None
 ) -> None:
-    """Copy the root's values of TensorFlow's or Keras' variables to all ranks, or to those of comm.
+    """Copy the root's values of TensorFlow's or Keras' variables to all ranks, or to the ranks of
+    comm.
 
     All ranks call it with variables of equal shapes and types in the same order. Variables that
     cannot be sent, such as strings, do not change. Raises like `broadcast`.
@@ -169,7 +166,8 @@ def broadcast_parameters(
 
 
 def broadcast_object(value: Any, root: int = 0, *, comm: Communicator | None = None) -> Any:
-    """Return the root's object on all ranks, or on those of comm. Other ranks' `value` is ignored.
+    """Return the root's object on all ranks, or on the ranks of comm. Other ranks' `value` is
+    ignored.
 
     The object is pickled, so use it only among ranks that trust each other. All ranks call it.
     Raises like `broadcast`, and TypeError on all ranks if it cannot be pickled.
@@ -185,8 +183,8 @@ def broadcast_object(value: Any, root: int = 0, *, comm: Communicator | None = N
 
 
 def allgather_object(value: Any, *, comm: Communicator | None = None) -> list[Any]:
-    """Return the objects of all ranks, or of those of comm, in the order of ranks. Pickled as for
-    `broadcast_object`."""
+    """Return the objects of all ranks, or of the ranks of comm, in the order of ranks. Pickled as
+    for `broadcast_object`."""
     _, rank, _ = members(comm)
     own = tf.constant(np.frombuffer(packed(value, rank), np.uint8))
     lengths = allgather(tf.constant(len(own), tf.int64), comm=comm).numpy().tolist()
@@ -197,7 +195,7 @@ def allgather_object(value: Any, *, comm: Communicator | None = None) -> list[An
 def average_metrics(
     metrics: Mapping[str, Any], weight: float = 1.0, *, comm: Communicator | None = None
 ) -> dict[str, float]:
-    """Return the average of each metric over all ranks, or over those of comm.
+    """Return the average of each metric over all ranks, or over the ranks of comm.
 
     metrics  numbers, or tensors of one element, by name; the same names in the same order on all
              ranks

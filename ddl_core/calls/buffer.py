@@ -119,7 +119,7 @@ def _from_dlpack(memory: _dlpack.Memory, array: Any, argument: str) -> Buffer:
 
 
 def _is_immutable(array: Any) -> bool:
-    """Return whether the array is one of JAX, which are immutable, although their exports do not
+    """Return True if the array is one of JAX, which are immutable, although their exports do not
     say so."""
     return type(array).__module__.startswith(("jax.", "jaxlib."))
 
@@ -144,7 +144,7 @@ def _from_cuda(interface: dict[str, Any], array: Any, argument: str) -> Buffer:
 
 
 def _is_compact(shape: Sequence[int], strides: Sequence[int], unit: int) -> bool:
-    """Return whether elements follow each other in C order. `unit` is the distance of
+    """Return True if elements follow each other in C order. `unit` is the distance of
     neighbours."""
     if math.prod(shape) == 0:
         return True

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The common parts of compiling a native part at run time and for a wheel.
 
-It imports nothing of ddl_core, since packaging/torch_parts.py runs it without a built library.
+This module imports nothing of ddl_core, because packaging/torch_parts.py runs it without a built
+library.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class CommHandle:
         return handle
 
     def _inherited(self) -> bool:
-        """Return whether this process was forked from the one that created the comm."""
+        """Return True if this process was forked from the one that created the comm."""
         return self._fork_count != fork_guard.count
 
     # ---- closing ----

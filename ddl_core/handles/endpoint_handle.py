@@ -84,7 +84,8 @@ class EndpointHandle:
         return _interruptible(join)
 
     def _enter(self) -> None:
-        """Keep the endpoint from being destroyed until `_leave`. It may be closed meanwhile."""
+        """Prevent the destruction of the endpoint until `_leave`. It may be closed during this
+        time."""
         with self._lock:
             self._users += 1
 

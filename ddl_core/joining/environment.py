@@ -153,7 +153,7 @@ def _refuse_parts(env: Mapping[str, str]) -> None:
 
 
 def _in_srun_step(env: Mapping[str, str]) -> bool:
-    """Return whether srun started this process, or a parent of it. The shells of sbatch and salloc
+    """Return True if srun started this process, or a parent of it. The shells of sbatch and salloc
     also have Slurm's variables, but belong to no numbered step."""
     return "SLURM_PROCID" in env and env.get("SLURM_STEP_ID", "").isdecimal()
 

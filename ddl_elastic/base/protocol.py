@@ -110,7 +110,7 @@ class ProgramFailed(Message):
 
 
 class ReferenceBits(Message):
-    """The results of an initial worker, with which those of joining workers are compared."""
+    """The results of an initial worker, with which the results of joining workers are compared."""
 
     bits: Fingerprint
 

@@ -66,7 +66,7 @@ def _loop_variables(file: str, scope: tuple[str, int]) -> frozenset[str]:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a scope, but not those of its functions and classes."""
+    """Yield the nodes of a scope, but not the nodes of its functions and classes."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield child

@@ -88,8 +88,8 @@ def is_user_code(frame: FrameType) -> bool:
 
 
 def program_roots(frame: FrameType | None) -> Iterator[Root]:
-    """Yield the variables of the program's active functions, the innermost first, and then those of
-    its main module."""
+    """Yield the variables of the program's active functions, the innermost first, and then the
+    variables of its main module."""
     while frame:
         if is_user_code(frame):
             is_module = frame.f_locals is frame.f_globals

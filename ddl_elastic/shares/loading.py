@@ -32,7 +32,7 @@ class Dataset(Protocol):
 @runtime_checkable
 class SampleStream(Protocol):
     """An endless sequence of samples. After `seek(position)`, `next` returns the sample at this
-    position, and then those that follow it."""
+    position, and then the following samples."""
 
     def seek(self, position: int, /) -> Any: ...
 

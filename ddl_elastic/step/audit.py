@@ -229,8 +229,8 @@ def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int)
 def describe_difference(
     table: Sequence[Evidence], step: int, what: int
 ) -> tuple[Sequence[int], AuditFinding]:
-    """Return the ranks whose sums or states differ from those of most ranks, and the finding. If no
-    digest has a majority, return all ranks. Pure.
+    """Return the ranks whose sums or states differ from the sums or states of most ranks, and the
+    finding. If no digest has a majority, return all ranks. Pure.
 
     what  SUM or STATE: the values that the digests describe
     """

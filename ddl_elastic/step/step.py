@@ -309,7 +309,7 @@ class Step:
 
     @property
     def has_audits(self) -> bool:
-        """Whether this step is audited."""
+        """True if this step is audited."""
         return bool(self._audit and self._audit.plan(self.number, self._group.owners))
 
     def record_state(self, digest: ShareDigest) -> None:
@@ -424,7 +424,7 @@ class Step:
         self.phase = Phase.VOTE
 
     def _prepare(self) -> None:
-        """Let this rank hold the ranges of a sharded state that the next sums need."""
+        """Move the ranges of a sharded state to this rank that the next sums need."""
         if self._shards and self.phase is not Phase.VOTE:
             self._shards.prepare(self._group.comm, self._group.members)
 

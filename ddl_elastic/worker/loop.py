@@ -308,7 +308,7 @@ class Loop:
 
     def _settle(self, audit: Audit, begin: int) -> bool:
         """Continue after an audit has found a worker that computes wrongly. Return True if the job
-        goes back to a checkpoint. Raises AuditError if it stops."""
+        returns to a checkpoint. Raises AuditError if it stops."""
         group, saver, first = self.group, self.group.saver, audit.first or 0
         for rank in range(group.comm.size):
             if rank not in group.whole:

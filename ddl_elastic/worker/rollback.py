@@ -51,7 +51,8 @@ def settle(
     get the same result. Raises AuditError if the job stops.
 
     following  the next step
-    begin      the first step of the current call of Loop.steps; the program cannot go back further
+    begin      the first step of the current call of Loop.steps; the program cannot return to an
+               earlier step
     wait       waits until no rank writes a checkpoint
     """
     assert audit.first is not None

@@ -121,7 +121,7 @@ def _mapped(name: str) -> str:
 
 
 def network() -> Iterator[Finding]:
-    """List the interfaces that libddl finds, and check those that it uses."""
+    """List the interfaces that libddl finds, and check the interfaces that it uses."""
     chosen_by = os.environ.get("DDL_INTERFACES", "")
     names = ",".join(name for _, name in socket.if_nameindex())
     try:

@@ -97,7 +97,7 @@ class Stream:
         self._pass_raw(len(self._unfinished))
 
     def _pass_raw(self, end: int) -> None:
-        """Pass on the first `end` unfinished bytes. They are complete lines, so that no other
+        """Forward the first `end` unfinished bytes. They are complete lines, so that no other
         rank's output splits them."""
         data, self._unfinished = self._unfinished[:end], self._unfinished[end:]
         self._console.put(self.sink, data)

@@ -518,7 +518,7 @@ class RemoteJob(Supervisor):
         """Do nothing: reports arrive as frames."""
 
     def _is_late(self) -> bool:
-        """Return whether a host is slow to answer. The ranks may then notice its loss before ddlrun
+        """Return True if a host is slow to answer. The ranks may then notice its loss before ddlrun
         does."""
         return any(frames.is_late(connection.channel) for connection in self._connections.values())
 
@@ -544,7 +544,7 @@ class RemoteJob(Supervisor):
             raise LaunchError(FAILED, f"after {self._plan.start_timeout:g} s, {where}")
 
     def _selector_has_more(self) -> bool:
-        """Return whether more of the ranks' or the launcher's output can be read."""
+        """Return True if more of the ranks' or the launcher's output can be read."""
         return bool(self._selector.select(0.1))
 
     def _deadlines(self) -> list[float | None]:

@@ -125,7 +125,7 @@ class Supervisor(ABC):
         """Pass reports that have arrived to `_take_report`."""
 
     def _is_late(self) -> bool:
-        """Return whether a failure may be reported later than usual."""
+        """Return True if a failure may be reported later than usual."""
         return False
 
     @abstractmethod
@@ -142,11 +142,11 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _is_in_sight(self, rank: int) -> bool:
-        """Return whether a rank's last lines are directly above on the user's screen."""
+        """Return True if a rank's last lines are directly above on the user's screen."""
 
     @abstractmethod
     def _has_output(self) -> bool:
-        """Return whether more output may come."""
+        """Return True if more output may come."""
 
     @abstractmethod
     def _clean_up(self) -> None:
@@ -196,7 +196,7 @@ class Supervisor(ABC):
         return [self._kill_at, self._leave_at, None if self._first else self._report_at]
 
     def _drain(self) -> None:
-        """Pass on the rest of the output after all ranks have ended. Wait only a short time, since
+        """Forward the rest of the output after all ranks have ended. Wait only a short time, since
         other processes may hold the pipes open."""
         deadline = time.monotonic() + DRAIN
         while self._has_output() and time.monotonic() < deadline:
@@ -342,7 +342,7 @@ class Supervisor(ABC):
     # ---- output ----
 
     def _show(self, stream: Stream, data: bytes) -> None:
-        """Pass on the output of a rank. Empty data is its end."""
+        """Forward the output of a rank. Empty data means that it has ended."""
         try:
             if data:
                 self._spoke_last = stream.rank

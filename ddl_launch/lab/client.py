@@ -232,7 +232,7 @@ class Lab:
 
 
 def _is(file: IO[bytes], path: Path) -> bool:
-    """Return whether `path` still names this file."""
+    """Return True if `path` still names this file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False

@@ -51,7 +51,7 @@ def listen_at_allowed(
 def free_ports(number: int, ports: Sequence[int] = ()) -> list[int]:
     """Return up to `number` different ports that are free now. The ranks use them soon after.
 
-    ports  the ports to try, in this order; by default, those of PORTS in a random order
+    ports  the ports to try, in this order; by default, the ports of PORTS in a random order
     """
     free: list[int] = []
     for port in ports or random.sample(PORTS, len(PORTS)):

@@ -84,7 +84,8 @@ class _Endpoint:
 class Witness:
     """The witness of this host's endpoints, run by callbacks of `selector`.
 
-    `name` is for DDL_WITNESS, or "" if the system has no abstract sockets. Then it reports nothing.
+    `name` is for DDL_WITNESS. It is "" if the system has no abstract sockets; the witness then
+    reports nothing.
 
     Keeps no data for a connection that does not read: the connection is closed when its socket is
     full.
@@ -186,6 +187,6 @@ def _records(report: bytes) -> bytes:
 
 
 def _is_ours(channel: socket.socket) -> bool:
-    """Return whether a process of this user is at the other end."""
+    """Return True if a process of this user is at the other end."""
     credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())

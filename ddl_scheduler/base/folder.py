@@ -58,8 +58,8 @@ class JobFolder:
         return self.path / "checkpoints"
 
     def give_checkpoints(self, user: int, group: int) -> None:
-        """Let the workers of this user write to the checkpoints' folder, and read nothing else
-        here. The folder is created and handed over once, while no other user can write to its
+        """Allow the workers of this user to write to the checkpoints' folder, and to read nothing
+        else here. The folder is created and handed over once, while no other user can write to its
         parent."""
         for folder in (self.path.parent, self.path):
             folder.chmod(0o711)

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's persistent state, in SQLite: tenants, tokens, jobs, allocated slots and events.
 
-Design notes
-- Each change is one transaction, on disk before the method returns (WAL, synchronous FULL). A
-  process that is killed at any point has made a change completely or not at all.
-- An engine is called only for what is already stored. A plan writes the new allocation together
-  with an intent for each agent to start or stop. Each intent is then carried out and closed. After
-  a restart, the open intents are carried out again. An agent has the name of its intent, so a
-  repeated intent can be recognised.
-- A client chooses a key for each submission. A second submission with the key is the same job.
-- A token has 256 random bits. Only its hash is stored.
-- Only one thread uses a store.
-- Plans read the unfinished jobs through an index. The store keeps the newest of the finished jobs,
-  see `archive`.
-- Times of events and arrivals are those of the wall clock. Durations are differences of times from
-  `steady`, which no change of the wall clock affects.
+Design notes - Each change is one transaction, on disk before the method returns (WAL, synchronous
+FULL). A process that is killed at any point has made a change completely or not at all. - An engine
+is called only for what is already stored. A plan writes the new allocation together with an intent
+for each agent to start or stop. Each intent is then carried out and closed. After a restart, the
+open intents are carried out again. An agent has the name of its intent, so a repeated intent can be
+recognised. - A client chooses a key for each submission. A second submission with the key is the
+same job. - A token has 256 random bits. Only its hash is stored. - Only one thread uses a store. -
+Plans read the unfinished jobs through an index. The store keeps the newest of the finished jobs,
+see `archive`. - Times of events and arrivals are read from the wall clock. Durations are
+differences of times from `steady`, which no change of the wall clock affects.
 """
 
 from __future__ import annotations
@@ -176,7 +172,7 @@ class Intent:
 
 
 class Store:
-    """The scheduler's database. Times are those of the caller's clock, in seconds since 1970."""
+    """The scheduler's database. Times are read from the caller's clock, in seconds since 1970."""
 
     def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
         """Open the store. `on_statement` is called with each statement before it runs."""

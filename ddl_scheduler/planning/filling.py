@@ -31,7 +31,7 @@ class Request:
 
     @property
     def kept(self) -> bool:
-        """Whether the job runs and may not be paused."""
+        """True if the job runs and may not be paused."""
         return self.size > 0 and self.job.least > 0
 
 

@@ -245,7 +245,7 @@ class Runner:
         return not self._stops
 
     def _is_lost(self) -> bool:
-        """Return whether the job failed because agents were lost, so that it can begin again.
+        """Return True if the job failed because agents were lost, so that it can begin again.
         Workers that left or were replaced earlier do not matter."""
         last = [worker for worker in self._job.last_workers() if worker.code]
         return any(worker.evidence != "told" for worker in last)

@@ -180,7 +180,7 @@ class AgentPool:
                     self._send(agent, protocol.DropRun(run))
 
     def is_stale(self, slot: str, runs: Collection[str]) -> bool:
-        """Return whether the slot's agent still has processes of other runs than these."""
+        """Return True if the slot's agent still has processes of other runs than these."""
         agent = self._agents.get(slot.rpartition("/")[0])
         return agent is not None and not agent.runs <= {*runs}
 

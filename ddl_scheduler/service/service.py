@@ -420,7 +420,7 @@ class Service:
                 self._start(record, free, now)
 
     def _suffice(self, record: JobRecord, free: Collection[str], now: float) -> bool:
-        """Return whether the job can begin before other jobs have released the rest of its
+        """Return True if the job can begin before other jobs have released the rest of its
         slots."""
         spec = self._spec(record, now)
         given = self._given[record.id]

@@ -60,9 +60,9 @@ def DistributedOptimizer(
 
     named_parameters           model.named_parameters(); must name all parameters of the optimizer
     compression                Compression.fp16 sends gradients in float16. Compression.int8 or int4
-                               sends those of float32 in CPU memory between hosts in a quarter or
-                               an eighth of the bytes; state_dict() then contains what rounding has
-                               lost on this rank, so save and load it on each rank
+                               sends float32 gradients in CPU memory between hosts in a quarter or
+                               an eighth of the bytes; state_dict() then contains this rank's
+                               rounding errors, so save and load it on each rank
     backward_passes_per_step   number of backward() calls before each step()
     op                         Average, Sum or Adasum
     gradient_predivide_factor  f: with Average, divide gradients by f before they are added, and by

@@ -114,7 +114,7 @@ def guard_optimizer(
 
 @contextmanager
 def allowed(reading: list[bool]) -> Iterator[None]:
-    """Let the job itself read or write its state in this context."""
+    """Allow the job itself to read or write its state in this context."""
     reading.append(True)
     try:
         yield

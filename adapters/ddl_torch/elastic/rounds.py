@@ -3,7 +3,7 @@
 parameters and from the committed state of the optimizer, and its gradients are the differences that
 its local steps have made. The outer optimizer applies the average of all shares' differences.
 
-The defaults are those of DiLoCo (Douillard et al., arXiv 2311.08105).
+The defaults are the same as in DiLoCo (Douillard et al., arXiv 2311.08105).
 """
 
 from __future__ import annotations
