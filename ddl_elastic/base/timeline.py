@@ -21,8 +21,7 @@ _JOB = -1  # the process id of the row for events
 
 
 def make_folder(wanted: Path | str | None) -> Path | None:
-    """Create a temporary folder for the workers' files. Return None if no timeline was requested.
-    """
+    """Create a temporary folder for the workers' files. Return None if none was requested."""
     return Path(tempfile.mkdtemp(prefix="ddl-traces-")) if wanted else None
 
 

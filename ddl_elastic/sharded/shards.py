@@ -79,8 +79,7 @@ class Sharded(Protocol):
         """Let the program's next update change nothing."""
 
     def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> PartialState:
-        """Return these pieces of the state and, on the first rank, everything that is not sharded.
-        """
+        """Return these pieces of the state and, on the first rank, all unsharded data."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Support for the parsers of both commands: completion in shells, suggestions for misspelt words.
-"""
+"""Support for the parsers of both commands: shell completion, suggestions for misspelt words."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def check(folder: Path, find_port: Callable[[], int], words: list[Any]) -> None:
 def test_the_page(run_here: Any, tmp_path: Path) -> None:
     page = (EXAMPLES.parent / "docs" / "elastic" / "tutorial.md").read_text()
     (text,) = re.findall(
-        r"This is a complete program, `train.py`:\n\n<!--.*?-->\n```python\n(.*?)```", page, re.DOTALL
+        r"a complete program, `train.py`:\n\n<!--.*?-->\n```python\n(.*?)```", page, re.DOTALL
     )
     program = tmp_path / "train.py"
     command = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "-n", 2, program]
