@@ -39,7 +39,7 @@ def served_backend(env: Mapping[str, str] = os.environ) -> str:
 
 
 def local_rank(rank: int, env: Mapping[str, str] = os.environ) -> int:
-    """Return LOCAL_RANK, which torchrun and ddlrun set, or `rank` if it is unset or not a number."""
+    """Return LOCAL_RANK, set by torchrun and ddlrun, or `rank` if it is unset or not a number."""
     text = env.get("LOCAL_RANK", "")
     return int(text) if text.isdecimal() else rank
 
