@@ -9,5 +9,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON) # by dpkg-shlibdeps, of the package dpkg-dev
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libssl3 | libssl3t64") # its libcrypto, for a job's secret
-set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_CURRENT_SOURCE_DIR}/../LICENSE)
+if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/../LICENSE) # not in a copy of this folder alone
+    set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_CURRENT_SOURCE_DIR}/../LICENSE)
+endif()
 include(CPack)

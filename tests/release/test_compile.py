@@ -123,3 +123,9 @@ def test_prebuilt_torch_part_needs_no_newer_glibc(
     run(["g++", *flags, str(source), "-o", str(compiled)])
     parts.link_part(compiled, linked, parts.stubs())
     parts.check_symbols(linked)
+
+
+def test_folder_alone(tmp_path: Path) -> None:
+    """libddl/ needs no other folder of the repository."""
+    shutil.copytree(ROOT / "libddl", tmp_path / "libddl")
+    run(["cmake", "-S", str(tmp_path / "libddl"), "-B", str(tmp_path / "build")])
