@@ -304,7 +304,7 @@ def stages() -> dict[str, Stage]:
         ),
         "py": Stage(
             "pytest",
-            [[*pytest, "--durations=10", "tests"]],
+            [[*pytest, "--durations=60", "tests"]],
             count_pytest,
             limit=PY_LIMIT,
         ),
