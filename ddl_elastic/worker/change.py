@@ -74,7 +74,7 @@ def follow_plan(job: SwitchingLoop) -> None:
     staying = membership.planned
     if group.shards and staying and group.shards.needs_hand_over(staying):
         job.hand_over(staying)
-        if not membership.is_agreed:  # the planned comm has failed: another plan follows
+        if not membership.is_agreed:  # the plan is cancelled: another one follows
             return
     plan = membership.switch(group.comm)
     assert plan.comm

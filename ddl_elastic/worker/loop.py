@@ -52,7 +52,13 @@ from ddl_elastic.step.audit import Audit
 from ddl_elastic.step.digest import ShareDigest, digest_share
 from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.reform import Watch
-from ddl_elastic.step.step import PlainArrays, RankGroup, Recovery, Step
+from ddl_elastic.step.step import (
+    HandOverCancelled,
+    PlainArrays,
+    RankGroup,
+    Recovery,
+    Step,
+)
 from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.storage import saving
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint
@@ -550,12 +556,14 @@ class Loop:
         self.group.writer_is_done = self._first_left
 
     def hand_over(self, members: Sequence[int]) -> None:
-        """Move the ranges of a sharded state to these members of the group."""
+        """Move the ranges of a sharded state to these members of the group. If a rank dies
+        meanwhile and no rank has switched, the plan is cancelled and the ranges stay."""
         shards = self.group.shards
         assert shards
         shards.keepers = [each for each in self.group.members if each in members]
         try:
-            self._finish()
+            with suppress(HandOverCancelled):
+                self._finish()
         finally:
             shards.keepers = None
 

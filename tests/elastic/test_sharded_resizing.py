@@ -76,6 +76,11 @@ def test_death_while_the_state_moves_to_those_who_stay(runs: Runs) -> None:
     runs.check("1:5", *words, joined=3, died=1, left=3)
 
 
+def test_death_of_the_only_worker_that_stays_cancels_the_plan(runs: Runs) -> None:
+    words = ["--scale", "3:5,40:1", "--strike", "hand over:0"]
+    runs.check("1:5", *words, joined=3, died=1)
+
+
 @pytest.mark.parametrize("member", [0, 1])
 def test_death_when_a_joining_worker_has_received_its_ranges(runs: Runs, member: int) -> None:
     words = ["--scale", "3:3", "--strike", f"barrier:{member}"]
