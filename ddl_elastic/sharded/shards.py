@@ -31,6 +31,7 @@ import numpy.typing as npt
 from ddl_core import Comm, Work
 from ddl_elastic.frameworks.protocol import Array, PartialState, State, Tensor
 from ddl_elastic.sharded.cut import Move, StateLost, TensorPiece, cut, held, pieces, plan_moves
+from ddl_elastic.sharded.norms import Sums, count_blocks, sum_squares
 
 # For each tensor, as "array.tensor", its slots by name: {"dtype": name} for a slot with an element
 # for each element of the tensor, or any other dictionary for a slot that is not sharded.
@@ -53,6 +54,8 @@ class ShardSet(Protocol):
 
 class Sharded(Protocol):
     """The part of a framework's adapter that shards the state."""
+
+    clip_norm: float | None  # see ddl_torch.elastic.Job
 
     def lengths(self) -> Sequence[Sequence[int]]:
         """Return the lengths of the tensors of each array."""
@@ -103,6 +106,8 @@ class Shards:
         self._results: list[Array] = []  # by array: the result for the intervals that are held
         self._bounds: list[list[int]] = []  # by array
         self._lengths: Sequence[Sequence[int]] = []
+        self._blocks: list[list[int]] = []  # by array: the number of blocks in each rank's range
+        self._squares: list[Sums] = []  # by array, if gradients are clipped
         self._is_new = False  # True while this rank joins a running job
         self._arrived: tuple[State, dict[str, Any]] = {}, {}  # what this rank has received
         self.where: Callable[[], dict[str, Any]] = dict  # returns the job's position
@@ -198,6 +203,29 @@ class Shards:
                 works.append(comm.send_async(own, (comm.rank + 1) % comm.size))
         return works
 
+    def gather_squares(self) -> None:
+        """Gather the sums of the squares of all gradients if the job clips them. Ranks do this
+        before the vote, so that a death after it cannot prevent the update."""
+        comm = self._comm
+        assert comm
+        if self._framework.clip_norm is None:
+            return
+        self._squares = []
+        for number, counts in enumerate(self._blocks):
+            squares, own = np.empty(sum(counts)), self._own(number)
+            begin = sum(counts[: comm.rank])
+            for piece in (each for each in self.owned() if each.array == number):
+                sums = sum_squares(own[: piece.end - piece.begin])
+                squares[begin : begin + sums.size] = sums
+                begin, own = begin + sums.size, own[piece.end - piece.begin :]
+            comm.allgatherv(squares, counts=counts)
+            self._squares.append(squares)
+
+    def squares(self, number: int) -> list[Sums]:
+        """Return the sums of the squares for each tensor of an array."""
+        ends = accumulate(map(count_blocks, self._lengths[number]))
+        return np.split(self._squares[number], [*ends][:-1])
+
     def result(self, number: int) -> Array:
         """Return the result of an array for the intervals that this rank holds, ascending."""
         return self._results[number]
@@ -255,6 +283,13 @@ class Shards:
         self._holdings = {source + 1: self._holdings[source + 1]}
         self._framework.install(shards)
         self._bounds = [cut(each, comm.size) for each in self._lengths]
+        self._blocks = [
+            [
+                sum(count_blocks(piece.end - piece.begin) for piece in pieces(0, lengths, interval))
+                for interval in pairwise(bounds)
+            ]
+            for lengths, bounds in zip(self._lengths, self._bounds, strict=True)
+        ]
         self._results = [
             np.empty(sum(end - begin for begin, end in held(bounds, comm.rank)), values.dtype)
             for bounds, values in zip(self._bounds, self._framework.values(), strict=True)

@@ -426,6 +426,7 @@ class Step:
             for work in self._works:
                 work.wait()
             self._works.clear()
+            self._shards.gather_squares()
         self.phase = Phase.VOTE
 
     def _prepare(self) -> None:

@@ -156,8 +156,8 @@ class Loop:
         self._arrival: Arrival | None = None  # until the received state is loaded
         self._past = EvaluationHistory()
         self._policy, self._beside = policy, beside
-        self._constants: dict[str, int | None] = {"batch": batch, "logical": logical, "seed": seed}
-        self._constants["local_steps"] = None  # of each round
+        self._constants: dict[str, int | str | None] = {"batch": batch, "logical": logical}
+        self._constants |= {"seed": seed, "local_steps": None}  # of each round
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
         # The number of the next operation of all ranks. Training steps, evaluations and the

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ddl_elastic.frameworks import protocol
+from ddl_elastic.sharded.norms import Sums, find_factor, find_norm, sum_squares
 from ddl_torch.elastic import environment, modules
 from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.buffers import ModelBuffers
@@ -19,7 +20,7 @@ from ddl_torch.elastic.layout import ShareLayout
 from ddl_torch.elastic.loading import Loading
 from ddl_torch.elastic.moments import Moments
 from ddl_torch.elastic.pins import seed
-from ddl_torch.elastic.refusals import refuse
+from ddl_torch.elastic.refusals import refuse, refuse_clipping
 from ddl_torch.elastic.rounds import MomentsKind, Rounds
 from ddl_torch.elastic.shares import Share, Shares, add
 
@@ -40,6 +41,7 @@ class TorchAdapter(Loading):
         buffers: BuffersKind = "average",
         bucket_bytes: float = BUCKET_BYTES,
         also: Mapping[str, Any] | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         if buffers not in ("average", "first"):
             raise ValueError(f'buffers is {buffers!r}; must be "average" or "first"')
@@ -48,8 +50,10 @@ class TorchAdapter(Loading):
         self._also = dict(also or {})
         if self._schedule:
             self._also["schedule"] = self._schedule
-        self.loss = float("nan")
+        self.loss = self.norm = float("nan")  # of the last step; the norm if gradients are clipped
+        self.clip_norm = clip_norm
         refuse(model, optimizer)
+        refuse_clipping(clip_norm, self._also)
         self._takes_first, self._bucket_bytes = buffers == "first", bucket_bytes
         self._changes = -1  # the value of modules.changes at the last look at the model
         self._tensors: list[Tensor] = []  # the model's parameters, then its buffers, at that time
@@ -138,6 +142,8 @@ class TorchAdapter(Loading):
     # ---- a run of local steps ----
 
     def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
+        if self.clip_norm is not None:
+            raise ValueError("job.rounds does not support clip_norm: leave out one of the two")
         if outer is None and self._rounds:
             outer = self._rounds.outer
         self._rounds = Rounds(self.model, self.optimizer, outer, moments, self._also)
@@ -198,8 +204,24 @@ class TorchAdapter(Loading):
     def apply(self) -> None:
         weight = protocol.check_total(float(self._result.numbers[1]))
         self.loss = float(self._result.numbers[0]) / weight
-        self._gradients.apply(self._result, weight)
+        parts = zip(self._gradients.parameters, chain(*self._result.parts), strict=True)
+        factor = self._find_factor(
+            lambda: {each: sum_squares(part.view(-1).numpy()) for each, part in parts}, weight
+        )
+        self._gradients.apply(self._result, weight, factor)
         self._buffers.apply(self._result)
+
+    def _find_factor(
+        self, squares: Callable[[], Mapping[nn.Parameter, Sums]], weight: float
+    ) -> float:
+        """Return the factor that clips the gradients, and set `norm`. `squares` returns the sums of
+        the gradients' squares before they are divided by the weight."""
+        if self.clip_norm is None:
+            return 1.0
+        found = squares()  # in the order of buckets, which another bucket_bytes may change
+        sums = (found[each] for each in self._parameters if each in found)
+        self.norm = find_norm(sums) / weight
+        return find_factor(self.norm, self.clip_norm)
 
     def update(self) -> None:
         self.optimizer.step()

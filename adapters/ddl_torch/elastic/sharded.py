@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ddl_elastic.frameworks import protocol
 from ddl_elastic.frameworks.protocol import Array
 from ddl_elastic.sharded.cut import TensorPiece
+from ddl_elastic.sharded.norms import Sums
 from ddl_elastic.sharded.shards import Shards, Table
 from ddl_torch.elastic import guards
 from ddl_torch.elastic import state as elastic_state
@@ -147,10 +148,13 @@ class ShardedAdapter(TorchAdapter):
         flags = dict(zip(chain.from_iterable(self._gradients.buckets), used, strict=True))
         self._buffers.apply(self._result)
         self._given.clear()
+        factor = self._find_factor(self._squares, weight)
         for array, each in self._by_array():
             result = torch.from_numpy(self.shards.result(array))
             if weight != 1:
                 result /= weight
+            if factor != 1:
+                result *= factor
             parts = result.split([shard.parameter.numel() for shard in each])
             for shard, part in zip(each, parts, strict=True):
                 parameter = self._gradients.buckets[array][shard.piece.tensor]
@@ -159,6 +163,13 @@ class ShardedAdapter(TorchAdapter):
             parameter.grad = guards.stand_in(parameter) if is_used else None
         self._given.come_last()
         self.shards.updated()
+
+    def _squares(self) -> dict[nn.Parameter, Sums]:
+        return {
+            parameter: sums
+            for number, bucket in enumerate(self._gradients.buckets)
+            for parameter, sums in zip(bucket, self.shards.squares(number), strict=True)
+        }
 
     def abandon(self) -> None:
         self._given.clear()
