@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
@@ -29,7 +30,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core import Comm, Work
-from ddl_elastic.frameworks.protocol import Array, PartialState, State, Tensor
+from ddl_elastic.frameworks.protocol import (
+    Array,
+    Digest,
+    PartialState,
+    State,
+    Tensor,
+    digest_parts,
+)
 from ddl_elastic.sharded.cut import Move, StateLost, TensorPiece, cut, held, pieces, plan_moves
 from ddl_elastic.sharded.norms import Sums, count_blocks, sum_squares
 
@@ -71,6 +79,10 @@ class Sharded(Protocol):
 
     def state(self) -> State:
         """Return the whole state, as Framework.state does."""
+
+    def stream(self, table: Table, gather: Callable[[str, str], Array]) -> State:
+        """Return the whole state. `gather` returns a sharded slot, by tensor and name, when it is
+        read."""
 
     def replicated(self) -> State:
         """Return the part of the state that each rank has."""
@@ -117,9 +129,10 @@ class Shards:
         self._losses = 0  # the number of times that the state was lost
         self._is_lost = False
         self.is_stale = False  # True if the parameters that this rank does not hold are old
-        self.exports = False  # True to gather the slots, too, in the next operation
+        self._exports = self._digests = False  # True to gather the slots in the next operation
         self._table: Table = {}  # of all tensors, if `_slots` is not None
         self._slots: Slots | None = None  # the gathered slots
+        self._digest: Digest | None = None  # of the whole state
 
     def reset(self, shards: ShardSet) -> None:
         """Start from shards that contain the whole state, on all ranks."""
@@ -161,8 +174,12 @@ class Shards:
             self._settle(comm, members)
         if self.is_stale:
             self._gather(comm)
-        if self.exports and self._slots is None:
+        if self._exports and self._slots is None:
             self._export(comm)
+        if self._digests and self._digest is None:
+            self._table = exchange_tables(comm, self.shards.table())
+            gather = partial(self._gather_slot, comm)
+            self._digest = digest_parts(self._framework.stream(self._table, gather))
 
     # ---- a step ----
 
@@ -244,7 +261,7 @@ class Shards:
     # ---- a new group ----
 
     def _settle(self, comm: Comm, members: Sequence[int]) -> None:
-        self._slots = None
+        self._slots = self._digest = None
         found = self._compare(comm)
         if self._is_lost:
             self._comm = comm
@@ -482,24 +499,41 @@ class Shards:
             raise RuntimeError("the state is sharded: call job.state() on all ranks")
         return self._table, self._slots
 
+    def export(self, finish: Callable[[], object]) -> None:
+        """Gather all slots on each rank, for `whole`. `finish` runs an operation of all ranks."""
+        self._exports = True
+        finish()
+        self._exports = False
+
+    def find_digest(self, finish: Callable[[], object]) -> Digest:
+        """Return the digest of the whole state. `finish` runs an operation of all ranks."""
+        self._digests, self._digest = True, None
+        finish()
+        self._digests = False
+        assert self._digest
+        return self._digest
+
     def _export(self, comm: Comm) -> None:
-        """Gather the slots on all ranks."""
-        shards, found = self.shards, Slots()
-        self._table = exchange_tables(comm, shards.table())
-        own = {(piece.array, piece.tensor): piece for piece in self.owned()}
-        for array, lengths in enumerate(self._lengths):
-            starts = accumulate(lengths, initial=0)
-            for tensor, (begin, length) in enumerate(zip(starts, lengths, strict=False)):
-                bounds = [min(max(b - begin, 0), length) for b in self._bounds[array]]
-                counts = [last - first for first, last in pairwise(bounds)]
-                key = f"{array}.{tensor}"
-                for name in sharded_names(self._table, TensorPiece(array, tensor, 0, length)):
-                    whole = np.empty(length, self._table[key][name]["dtype"])
-                    if piece := own.get((array, tensor)):
-                        whole[piece.begin : piece.end] = shards.slot(piece, name)
-                    comm.allgatherv(whole, counts=counts)
-                    found[key, name] = whole
-        self._slots = found
+        self._table = exchange_tables(comm, self.shards.table())
+        self._slots = {
+            (key, name): self._gather_slot(comm, key, name)
+            for key, slots in self._table.items()
+            for name in slots
+            if slots[name].keys() == {"dtype"}
+        }
+
+    def _gather_slot(self, comm: Comm, key: str, name: str) -> Array:
+        """Return a slot of a whole tensor. All ranks call it."""
+        array, tensor = map(int, key.split("."))
+        begin, length = sum(self._lengths[array][:tensor]), self._lengths[array][tensor]
+        bounds = [min(max(b - begin, 0), length) for b in self._bounds[array]]
+        whole = np.empty(length, self._table[key][name]["dtype"])
+        first, last = bounds[comm.rank : comm.rank + 2]
+        if first < last:
+            piece = TensorPiece(array, tensor, first, last)
+            whole[first:last] = self.shards.slot(piece, name)
+        comm.allgatherv(whole, counts=[last - first for first, last in pairwise(bounds)])
+        return whole
 
 
 def _lacking(found: npt.NDArray[np.int64], members: Sequence[int], generation: int) -> list[int]:

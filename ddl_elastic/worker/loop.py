@@ -25,12 +25,13 @@ from ddl_elastic.base.audits import AuditError, find_options
 from ddl_elastic.frameworks.protocol import (
     MODE,
     Array,
+    Digest,
     Framework,
     Ready,
     Share,
     State,
     Summed,
-    digest,
+    digest_parts,
 )
 from ddl_elastic.hidden.checks import Checks
 from ddl_elastic.hidden.recording import Recorder, find_recording
@@ -291,7 +292,7 @@ class Loop:
                 return
             self.arrive()
             self._end()
-            self.reporter.done(self._next, self.framework.loss, self.group.comm, self.state)
+            self.reporter.done(self._next, self.framework.loss, self.group.comm, self._digest)
         finally:
             self._past.leave()
             loader.close()
@@ -407,16 +408,21 @@ class Loop:
         """Return the SHA-256 of the current state: the model, the optimizer, and all else that
         checkpoints contain. After the last step it is the digest that reports show. In a sharded
         job all ranks call it, like `state`."""
-        return digest(self.state())
+        return self._digest().whole
+
+    def _digest(self) -> Digest:
+        """Return the digest of the current state. A sharded job gathers one tensor at a time."""
+        shards = self.group.shards
+        if not (shards and shards.has_begun):
+            return digest_parts(self.framework.state())
+        return shards.find_digest(self._finish)
 
     def state(self) -> State:
         """Return the state by name. In a sharded job all ranks call this, between two steps. It
         gathers the whole model and optimizer on each rank."""
         shards = self.group.shards
         if shards and shards.has_begun:
-            shards.exports = True
-            self._finish()
-            shards.exports = False
+            shards.export(self._finish)
         return self.framework.state()
 
     @property

@@ -446,6 +446,27 @@ def test_ranges_move_before_any_holder_leaves() -> None:
     assert not shards.needs_hand_over([0, 1, 2, 3])
 
 
+def test_hash_does_not_gather_the_state() -> None:
+    import ddl_core
+
+    torch.manual_seed(1)
+    model = nn.Linear(70, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    data = torch.utils.data.TensorDataset(torch.randn(4, 70), torch.randn(4, 2))
+    with ddl_core.Endpoint(secret="") as endpoint:
+        comm = endpoint.connect([endpoint.address], 0)
+        job = elastic.Job(model, optimizer, batch=2, logical=2, comm=comm, shard=True)
+        for step in job.steps(data):
+            for x, y in step:
+                step.backward(nn.functional.mse_loss(model(x), y))
+            optimizer.step()
+        found = job.hash()
+        with pytest.raises(RuntimeError, match="the state is sharded: call job.state"):
+            job.framework.state()
+        assert digest(job.state()) == found
+        job.close()
+
+
 def test_joining_rank_notices_that_the_others_have_lost_the_state() -> None:
     class Group:
         size = 2

@@ -8,7 +8,8 @@ rank holds. So the program's `optimizer.step()` updates these pieces only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -190,19 +191,28 @@ class ShardedAdapter(TorchAdapter):
         if not self._arrays:
             return super().state()
         guards.check_memory(self._memory)
-        slots = dict[int, dict[str, Any]]()
         table, arrays = self.shards.whole()
+        found = self.stream(table, lambda *key: arrays[key])
+        return {name: found[name] for name in found}
+
+    def stream(self, table: Table, gather: Callable[[str, str], Array]) -> protocol.State:
+        slots, sources = dict[int, dict[str, Any]](), dict[str, Callable[[], protocol.Tensor]]()
+
+        def make(key: str, name: str, parameter: nn.Parameter) -> protocol.Tensor:
+            return pack(name, torch.from_numpy(gather(key, name)).view(parameter.shape))
+
         for number, parameter in enumerate(chain.from_iterable(self._groups)):
             if parameter not in self._at:
                 continue  # _whole adds its slots
             key = "{}.{}".format(*self._at[parameter])
             for name, each in table.get(key, {}).items():
                 if "value" in each:
-                    value = restore(name, each)
+                    slots.setdefault(number, {})[name] = restore(name, each)
                 else:
-                    value = torch.from_numpy(arrays[key, name]).view(parameter.shape)
-                slots.setdefault(number, {})[name] = value
-        return elastic_state.read(self.model, self._whole(slots), self._also)
+                    sources[f"slot.{number}.{name}"] = partial(make, key, name, parameter)
+        with guards.allowed(self._reading):
+            whole = elastic_state.read(self.model, self._whole(slots), self._also)
+        return protocol.StreamedState(whole, sources)
 
     def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> protocol.PartialState:
         found = protocol.PartialState(self.replicated() if is_first else {})
