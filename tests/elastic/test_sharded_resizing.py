@@ -46,6 +46,15 @@ def runs(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(run_program, tmp_path_factory.mktemp("sharded"))
 
 
+def test_twenty_deaths_in_all_phases_of_a_step(runs: Runs) -> None:
+    steps = ["--steps", "200"]
+    expected, _ = runs.final(1, "--whole", *steps)
+    digest, events = runs.final(4, *steps, "--storm", "20")
+    kinds = [each["kind"] for each in events]
+    assert digest == expected, events
+    assert kinds.count("died") == 20 and kinds.count("joined") >= 10, events
+
+
 def test_worker_joins_after_a_death(runs: Runs) -> None:
     runs.check(3, "--kill", "5:1", joined=1, died=1)
 
