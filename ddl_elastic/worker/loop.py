@@ -288,6 +288,7 @@ class Loop:
                     self._writers.save_last(self._next)
                 change.follow_plan(self)
                 change.send_state(self)
+            self._enter()
             if self.has_missed(self._call):
                 return
             self.arrive()
@@ -510,7 +511,8 @@ class Loop:
     @property
     def is_new(self) -> bool:
         """True if this rank is about to join a running job."""
-        return self.group.membership is not None and self.group.membership.is_new
+        membership = self.group.membership
+        return membership is not None and membership.is_new and not self._arrival
 
     def admit(self, reference: Share) -> Recovery | None:
         """Continue with the ranks that computed the same reference share. Raises AdmissionError on
@@ -520,11 +522,7 @@ class Loop:
         candidate = admission.describe(member, self.framework, reference, numbers, self._checkpoint)
         if self.is_new:
             self.framework.free(reference)
-            self._arrival = change.join(self, candidate)
-            self._observer, self._past.tables = self._arrival.observer, self._arrival.tables
-            self._number, self._next = self._arrival.number, self._arrival.next
-            if self.group.audit:
-                self.group.audit.learn(self._arrival.audit)
+            self._take_arrival(change.join(self, candidate))
             return None
         step = admission.Admission(self.group, self._number, candidate)
         self._complete(step, lambda _: [])
@@ -583,12 +581,25 @@ class Loop:
                 )
             self._observer = None
 
+    def _take_arrival(self, arrival: Arrival) -> None:
+        self._arrival = arrival
+        self._observer, self._past.tables = arrival.observer, arrival.tables
+        self._number, self._next = arrival.number, arrival.next
+        if self.group.audit:
+            self.group.audit.learn(arrival.audit)
+
+    def _enter(self) -> None:
+        """Join the other ranks of a sharded job, once the program has reached their call."""
+        while self._arrival and self._arrival.plan and not self.has_missed(self._call):
+            self._take_arrival(change.enter(self, self._arrival.plan))
+
     def has_missed(self, call: int) -> bool:
         """Return True if this rank had not joined yet when the others ran this call of `steps`."""
         return self._arrival is not None and self._arrival.call > call
 
     def arrives(self, stop: int) -> bool:
         """Return True if this rank takes part in a step before `stop` of the current call."""
+        self._enter()
         return not self.has_missed(self._call) and self._next < stop
 
     def arrive(self) -> None:

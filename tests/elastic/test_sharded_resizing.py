@@ -63,6 +63,15 @@ def test_worker_joins_in_a_later_call(runs: Runs) -> None:
     runs.check(3, "--kill", "65:0", joined=1, died=1)
 
 
+def test_others_do_not_wait_for_the_program_of_a_joining_worker(runs: Runs) -> None:
+    steps = ["--steps", "250"]
+    expected, _ = runs.final(1, "--whole", *steps)
+    digest, events = runs.final(3, *steps, "--late", "--kill", "255:1")
+    kinds = [each["kind"] for each in events]
+    assert digest == expected
+    assert kinds.count("joined") == kinds.count("died") == 1, events
+
+
 def test_workers_join_again_and_again(runs: Runs) -> None:
     runs.check(2, "--kill", "5:0,70:1", joined=2, died=2)
 

@@ -2,9 +2,10 @@
 """Train with a sharded optimizer, in two calls of job.steps; prints the final state's hash.
 
     ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
-        [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT]
+        [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT] [--late]
 
 --whole is the same job without shards. Each step takes a while, so that workers join in time.
+With --late, a worker that joins sleeps between the calls until the others have made some steps.
 --storm kills COUNT members, one after the other, each in the next one of PHASES.
 """
 
@@ -80,6 +81,10 @@ def strike(job: elastic.Job, what: str) -> None:
     Shards._send_replicated, Shards._move = sending, moving  # type: ignore[method-assign]
 
 
+def read_step() -> int:
+    return int(Path("step").read_text())
+
+
 class Storm:
     """Kills of members in all phases of a step. The first member that arrives there dies, and
     leaves a file with the step."""
@@ -134,7 +139,12 @@ def main() -> None:
     leaves, kills, sizes = when("--leave"), when("--kill"), when("--scale")
     steps = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else STEPS
     storm = Storm(job, int(sys.argv[-1])) if "--storm" in sys.argv else None
-    for _ in range(2):
+    is_late = "--late" in sys.argv and Path("step").exists()
+    for number in range(2):
+        if number and is_late:
+            begin = read_step()
+            while read_step() < begin + 10:
+                time.sleep(0.01)
         for step in job.steps(data, steps=steps):
             for x, y in step:
                 step.backward(functional.cross_entropy(model(x), y))
@@ -149,6 +159,9 @@ def main() -> None:
             time.sleep(0.05)
             if job.group.member in leaves.get(step.number, []):
                 os.kill(os.getpid(), signal.SIGTERM)
+            if job.is_writer and "--late" in sys.argv:
+                Path("step.new").write_text(str(step.number))
+                Path("step.new").rename("step")
             if job.is_writer and step.number in sizes:
                 scale = [*SCALE, str(sizes[step.number][0])]
                 subprocess.run(scale, check=True)
