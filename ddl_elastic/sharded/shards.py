@@ -63,7 +63,7 @@ class ShardSet(Protocol):
 class Sharded(Protocol):
     """The part of a framework's adapter that shards the state."""
 
-    clip_norm: float | None  # see ddl_torch.elastic.Job
+    clipping: Any  # its attribute `limit` is None if gradients are not clipped
 
     def lengths(self) -> Sequence[Sequence[int]]:
         """Return the lengths of the tensors of each array."""
@@ -225,7 +225,7 @@ class Shards:
         before the vote, so that a death after it cannot prevent the update."""
         comm = self._comm
         assert comm
-        if self._framework.clip_norm is None:
+        if self._framework.clipping.limit is None:
             return
         self._squares = []
         for number, counts in enumerate(self._blocks):
@@ -238,10 +238,13 @@ class Shards:
             comm.allgatherv(squares, counts=counts)
             self._squares.append(squares)
 
-    def squares(self, number: int) -> list[Sums]:
-        """Return the sums of the squares for each tensor of an array."""
-        ends = accumulate(map(count_blocks, self._lengths[number]))
-        return np.split(self._squares[number], [*ends][:-1])
+    def squares(self) -> list[Sums]:
+        """Return the sums of the squares for each tensor, in the order of the arrays."""
+        return [
+            sums
+            for lengths, squares in zip(self._lengths, self._squares, strict=True)
+            for sums in np.split(squares, [*accumulate(map(count_blocks, lengths))][:-1])
+        ]
 
     def result(self, number: int) -> Array:
         """Return the result of an array for the intervals that this rank holds, ascending."""
@@ -485,19 +488,20 @@ class Shards:
             return self._framework.state()
         return self._framework.own_state(self.owned(), self._comm is None or self._comm.rank == 0)
 
-    def whole(self) -> tuple[Table, Slots]:
-        """Return the slots of all tensors. Raises RuntimeError if this rank has not got them."""
-        holding = self._newest
+    def whole(self) -> tuple[Table, Callable[[str, str], Array]]:
+        """Return the table of all tensors, and a function that returns a sharded slot by tensor and
+        name. Raises RuntimeError if this rank has not got the slots."""
+        holding, slots, table = self._newest, self._slots, self._table
         if holding.members is None:
             shards, table = holding.shards, holding.shards.table()
-            return table, {
+            slots = {
                 (f"{piece.array}.{piece.tensor}", name): shards.slot(piece, name)
                 for piece in self._held(0, 1)
                 for name in sharded_names(table, piece)
             }
-        if self._slots is None:
+        if slots is None:
             raise RuntimeError("the state is sharded: call job.state() on all ranks")
-        return self._table, self._slots
+        return table, lambda *key: slots[key]
 
     def export(self, finish: Callable[[], object]) -> None:
         """Gather all slots on each rank, for `whole`. `finish` runs an operation of all ranks."""

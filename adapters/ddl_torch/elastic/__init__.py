@@ -113,7 +113,7 @@ class Job(RoundsLoop):
     def norm(self) -> float:
         """The norm of the last committed step's gradients before they were clipped, equal on all
         ranks; nan without clip_norm."""
-        return self._adapter.norm
+        return self._adapter.clipping.norm
 
     def rounds(
         self,

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ddl_elastic.frameworks import protocol
-from ddl_elastic.sharded.norms import Sums, find_factor, find_norm, sum_squares
+from ddl_elastic.sharded.norms import sum_squares
 from ddl_torch.elastic import environment, modules
 from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.buffers import ModelBuffers
+from ddl_torch.elastic.clipping import Clipping
 from ddl_torch.elastic.gradients import Gradients
 from ddl_torch.elastic.layout import ShareLayout
 from ddl_torch.elastic.loading import Loading
@@ -50,8 +51,8 @@ class TorchAdapter(Loading):
         self._also = dict(also or {})
         if self._schedule:
             self._also["schedule"] = self._schedule
-        self.loss = self.norm = float("nan")  # of the last step; the norm if gradients are clipped
-        self.clip_norm = clip_norm
+        self.loss = float("nan")
+        self.clipping = Clipping(clip_norm)
         refuse(model, optimizer)
         refuse_clipping(clip_norm, self._also)
         self._takes_first, self._bucket_bytes = buffers == "first", bucket_bytes
@@ -142,7 +143,7 @@ class TorchAdapter(Loading):
     # ---- a run of local steps ----
 
     def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
-        if self.clip_norm is not None:
+        if self.clipping.limit is not None:
             raise ValueError("job.rounds does not support clip_norm: leave out one of the two")
         if outer is None and self._rounds:
             outer = self._rounds.outer
@@ -204,24 +205,11 @@ class TorchAdapter(Loading):
     def apply(self) -> None:
         weight = protocol.check_total(float(self._result.numbers[1]))
         self.loss = float(self._result.numbers[0]) / weight
-        parts = zip(self._gradients.parameters, chain(*self._result.parts), strict=True)
-        factor = self._find_factor(
-            lambda: {each: sum_squares(part.view(-1).numpy()) for each, part in parts}, weight
-        )
+        parts, order = chain(*self._result.parts), (self._parameters, self._gradients.parameters)
+        squares = (sum_squares(each.view(-1).numpy()) for each in parts)
+        factor = self.clipping.find_factor(*order, lambda: squares, weight)
         self._gradients.apply(self._result, weight, factor)
         self._buffers.apply(self._result)
-
-    def _find_factor(
-        self, squares: Callable[[], Mapping[nn.Parameter, Sums]], weight: float
-    ) -> float:
-        """Return the factor that clips the gradients, and set `norm`. `squares` returns the sums of
-        the gradients' squares before they are divided by the weight."""
-        if self.clip_norm is None:
-            return 1.0
-        found = squares()  # in the order of buckets, which another bucket_bytes may change
-        sums = (found[each] for each in self._parameters if each in found)
-        self.norm = find_norm(sums) / weight
-        return find_factor(self.norm, self.clip_norm)
 
     def update(self) -> None:
         self.optimizer.step()

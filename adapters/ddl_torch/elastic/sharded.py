@@ -9,7 +9,6 @@ rank holds. So the program's `optimizer.step()` updates these pieces only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 from ddl_elastic.frameworks import protocol
 from ddl_elastic.frameworks.protocol import Array
 from ddl_elastic.sharded.cut import TensorPiece
-from ddl_elastic.sharded.norms import Sums
 from ddl_elastic.sharded.shards import Shards, Table
 from ddl_torch.elastic import guards
 from ddl_torch.elastic import state as elastic_state
@@ -27,7 +25,7 @@ from ddl_torch.elastic.adapter import TorchAdapter
 from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.refusals import refuse_sharded
 from ddl_torch.elastic.rounds import MomentsKind
-from ddl_torch.elastic.shard_set import Shard, TorchShards, WholeOptimizer, make_shard, restore
+from ddl_torch.elastic.shard_set import Shard, TorchShards, WholeOptimizer, make_shard, stream_slots
 from ddl_torch.elastic.shares import ShareArrays
 from ddl_torch.elastic.tensors import pack
 
@@ -145,11 +143,11 @@ class ShardedAdapter(TorchAdapter):
         numbers = self._result.numbers
         weight = protocol.check_total(float(numbers[1]))
         self.loss = float(numbers[0]) / weight
-        used = numbers.tolist()[2:]
-        flags = dict(zip(chain.from_iterable(self._gradients.buckets), used, strict=True))
+        flags = dict(zip(self._gradients.parameters, numbers.tolist()[2:], strict=True))
         self._buffers.apply(self._result)
         self._given.clear()
-        factor = self._find_factor(self._squares, weight)
+        order = self._parameters, self._gradients.parameters
+        factor = self.clipping.find_factor(*order, self.shards.squares, weight)
         for array, each in self._by_array():
             result = torch.from_numpy(self.shards.result(array))
             if weight != 1:
@@ -164,13 +162,6 @@ class ShardedAdapter(TorchAdapter):
             parameter.grad = guards.stand_in(parameter) if is_used else None
         self._given.come_last()
         self.shards.updated()
-
-    def _squares(self) -> dict[nn.Parameter, Sums]:
-        return {
-            parameter: sums
-            for number, bucket in enumerate(self._gradients.buckets)
-            for parameter, sums in zip(bucket, self.shards.squares(number), strict=True)
-        }
 
     def abandon(self) -> None:
         self._given.clear()
@@ -191,25 +182,13 @@ class ShardedAdapter(TorchAdapter):
         if not self._arrays:
             return super().state()
         guards.check_memory(self._memory)
-        table, arrays = self.shards.whole()
-        found = self.stream(table, lambda *key: arrays[key])
+        found = self.stream(*self.shards.whole())
         return {name: found[name] for name in found}
 
     def stream(self, table: Table, gather: Callable[[str, str], Array]) -> protocol.State:
-        slots, sources = dict[int, dict[str, Any]](), dict[str, Callable[[], protocol.Tensor]]()
-
-        def make(key: str, name: str, parameter: nn.Parameter) -> protocol.Tensor:
-            return pack(name, torch.from_numpy(gather(key, name)).view(parameter.shape))
-
-        for number, parameter in enumerate(chain.from_iterable(self._groups)):
-            if parameter not in self._at:
-                continue  # _whole adds its slots
-            key = "{}.{}".format(*self._at[parameter])
-            for name, each in table.get(key, {}).items():
-                if "value" in each:
-                    slots.setdefault(number, {})[name] = restore(name, each)
-                else:
-                    sources[f"slot.{number}.{name}"] = partial(make, key, name, parameter)
+        parameters = enumerate(chain.from_iterable(self._groups))  # _whole adds frozen ones
+        keys = {n: ("{}.{}".format(*self._at[p]), p.shape) for n, p in parameters if p in self._at}
+        slots, sources = stream_slots(keys, table, gather)
         with guards.allowed(self._reading):
             whole = elastic_state.read(self.model, self._whole(slots), self._also)
         return protocol.StreamedState(whole, sources)
