@@ -13,10 +13,10 @@ import hashlib
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy.typing as npt
@@ -44,6 +44,20 @@ State = dict[str, Tensor]
 
 class PartialState(State):
     """The part of a state that one rank writes to a checkpoint. The other ranks write the rest."""
+
+
+class StreamedState(State):
+    """A state of which some tensors are made only when they are read. `sources` makes them."""
+
+    def __init__(self, state: State, sources: Mapping[str, Callable[[], Tensor]]) -> None:
+        super().__init__(state)
+        self._sources = sources
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(super().__iter__(), self._sources)
+
+    def __missing__(self, name: str) -> Tensor:
+        return self._sources[name]()
 
 
 # The prefix of state entries that affect the next step but are not computed by training, such as

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
@@ -29,8 +30,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core import Comm, Work
-from ddl_elastic.frameworks.protocol import Array, PartialState, State, Tensor
+from ddl_elastic.frameworks.protocol import (
+    Array,
+    Digest,
+    PartialState,
+    State,
+    Tensor,
+    digest_parts,
+)
 from ddl_elastic.sharded.cut import Move, StateLost, TensorPiece, cut, held, pieces, plan_moves
+from ddl_elastic.sharded.norms import Sums, count_blocks, sum_squares
 
 # For each tensor, as "array.tensor", its slots by name: {"dtype": name} for a slot with an element
 # for each element of the tensor, or any other dictionary for a slot that is not sharded.
@@ -54,6 +63,8 @@ class ShardSet(Protocol):
 class Sharded(Protocol):
     """The part of a framework's adapter that shards the state."""
 
+    clipping: Any  # its attribute `limit` is None if gradients are not clipped
+
     def lengths(self) -> Sequence[Sequence[int]]:
         """Return the lengths of the tensors of each array."""
 
@@ -68,6 +79,10 @@ class Sharded(Protocol):
 
     def state(self) -> State:
         """Return the whole state, as Framework.state does."""
+
+    def stream(self, table: Table, gather: Callable[[str, str], Array]) -> State:
+        """Return the whole state. `gather` returns a sharded slot, by tensor and name, when it is
+        read."""
 
     def replicated(self) -> State:
         """Return the part of the state that each rank has."""
@@ -103,6 +118,8 @@ class Shards:
         self._results: list[Array] = []  # by array: the result for the intervals that are held
         self._bounds: list[list[int]] = []  # by array
         self._lengths: Sequence[Sequence[int]] = []
+        self._blocks: list[list[int]] = []  # by array: the number of blocks in each rank's range
+        self._squares: list[Sums] = []  # by array, if gradients are clipped
         self._is_new = False  # True while this rank joins a running job
         self._arrived: tuple[State, dict[str, Any]] = {}, {}  # what this rank has received
         self.where: Callable[[], dict[str, Any]] = dict  # returns the job's position
@@ -112,9 +129,10 @@ class Shards:
         self._losses = 0  # the number of times that the state was lost
         self._is_lost = False
         self.is_stale = False  # True if the parameters that this rank does not hold are old
-        self.exports = False  # True to gather the slots, too, in the next operation
+        self._exports = self._digests = False  # True to gather the slots in the next operation
         self._table: Table = {}  # of all tensors, if `_slots` is not None
         self._slots: Slots | None = None  # the gathered slots
+        self._digest: Digest | None = None  # of the whole state
 
     def reset(self, shards: ShardSet) -> None:
         """Start from shards that contain the whole state, on all ranks."""
@@ -156,8 +174,12 @@ class Shards:
             self._settle(comm, members)
         if self.is_stale:
             self._gather(comm)
-        if self.exports and self._slots is None:
+        if self._exports and self._slots is None:
             self._export(comm)
+        if self._digests and self._digest is None:
+            self._table = exchange_tables(comm, self.shards.table())
+            gather = partial(self._gather_slot, comm)
+            self._digest = digest_parts(self._framework.stream(self._table, gather))
 
     # ---- a step ----
 
@@ -198,6 +220,32 @@ class Shards:
                 works.append(comm.send_async(own, (comm.rank + 1) % comm.size))
         return works
 
+    def gather_squares(self) -> None:
+        """Gather the sums of the squares of all gradients if the job clips them. Ranks do this
+        before the vote, so that a death after it cannot prevent the update."""
+        comm = self._comm
+        assert comm
+        if self._framework.clipping.limit is None:
+            return
+        self._squares = []
+        for number, counts in enumerate(self._blocks):
+            squares, own = np.empty(sum(counts)), self._own(number)
+            begin = sum(counts[: comm.rank])
+            for piece in (each for each in self.owned() if each.array == number):
+                sums = sum_squares(own[: piece.end - piece.begin])
+                squares[begin : begin + sums.size] = sums
+                begin, own = begin + sums.size, own[piece.end - piece.begin :]
+            comm.allgatherv(squares, counts=counts)
+            self._squares.append(squares)
+
+    def squares(self) -> list[Sums]:
+        """Return the sums of the squares for each tensor, in the order of the arrays."""
+        return [
+            sums
+            for lengths, squares in zip(self._lengths, self._squares, strict=True)
+            for sums in np.split(squares, [*accumulate(map(count_blocks, lengths))][:-1])
+        ]
+
     def result(self, number: int) -> Array:
         """Return the result of an array for the intervals that this rank holds, ascending."""
         return self._results[number]
@@ -216,7 +264,7 @@ class Shards:
     # ---- a new group ----
 
     def _settle(self, comm: Comm, members: Sequence[int]) -> None:
-        self._slots = None
+        self._slots = self._digest = None
         found = self._compare(comm)
         if self._is_lost:
             self._comm = comm
@@ -255,6 +303,13 @@ class Shards:
         self._holdings = {source + 1: self._holdings[source + 1]}
         self._framework.install(shards)
         self._bounds = [cut(each, comm.size) for each in self._lengths]
+        self._blocks = [
+            [
+                sum(count_blocks(piece.end - piece.begin) for piece in pieces(0, lengths, interval))
+                for interval in pairwise(bounds)
+            ]
+            for lengths, bounds in zip(self._lengths, self._bounds, strict=True)
+        ]
         self._results = [
             np.empty(sum(end - begin for begin, end in held(bounds, comm.rank)), values.dtype)
             for bounds, values in zip(self._bounds, self._framework.values(), strict=True)
@@ -433,38 +488,56 @@ class Shards:
             return self._framework.state()
         return self._framework.own_state(self.owned(), self._comm is None or self._comm.rank == 0)
 
-    def whole(self) -> tuple[Table, Slots]:
-        """Return the slots of all tensors. Raises RuntimeError if this rank does not have them."""
-        holding = self._newest
+    def whole(self) -> tuple[Table, Callable[[str, str], Array]]:
+        """Return the table of all tensors, and a function that returns a sharded slot by tensor and
+        name. Raises RuntimeError if this rank does not have the slots."""
+        holding, slots, table = self._newest, self._slots, self._table
         if holding.members is None:
             shards, table = holding.shards, holding.shards.table()
-            return table, {
+            slots = {
                 (f"{piece.array}.{piece.tensor}", name): shards.slot(piece, name)
                 for piece in self._held(0, 1)
                 for name in sharded_names(table, piece)
             }
-        if self._slots is None:
+        if slots is None:
             raise RuntimeError("the state is sharded: call job.state() on all ranks")
-        return self._table, self._slots
+        return table, lambda *key: slots[key]
+
+    def export(self, finish: Callable[[], object]) -> None:
+        """Gather all slots on each rank, for `whole`. `finish` runs an operation of all ranks."""
+        self._exports = True
+        finish()
+        self._exports = False
+
+    def find_digest(self, finish: Callable[[], object]) -> Digest:
+        """Return the digest of the whole state. `finish` runs an operation of all ranks."""
+        self._digests, self._digest = True, None
+        finish()
+        self._digests = False
+        assert self._digest
+        return self._digest
 
     def _export(self, comm: Comm) -> None:
-        """Gather the slots on all ranks."""
-        shards, found = self.shards, Slots()
-        self._table = exchange_tables(comm, shards.table())
-        own = {(piece.array, piece.tensor): piece for piece in self.owned()}
-        for array, lengths in enumerate(self._lengths):
-            starts = accumulate(lengths, initial=0)
-            for tensor, (begin, length) in enumerate(zip(starts, lengths, strict=False)):
-                bounds = [min(max(b - begin, 0), length) for b in self._bounds[array]]
-                counts = [last - first for first, last in pairwise(bounds)]
-                key = f"{array}.{tensor}"
-                for name in sharded_names(self._table, TensorPiece(array, tensor, 0, length)):
-                    whole = np.empty(length, self._table[key][name]["dtype"])
-                    if piece := own.get((array, tensor)):
-                        whole[piece.begin : piece.end] = shards.slot(piece, name)
-                    comm.allgatherv(whole, counts=counts)
-                    found[key, name] = whole
-        self._slots = found
+        self._table = exchange_tables(comm, self.shards.table())
+        self._slots = {
+            (key, name): self._gather_slot(comm, key, name)
+            for key, slots in self._table.items()
+            for name in slots
+            if slots[name].keys() == {"dtype"}
+        }
+
+    def _gather_slot(self, comm: Comm, key: str, name: str) -> Array:
+        """Return a slot of a whole tensor. All ranks call it."""
+        array, tensor = map(int, key.split("."))
+        begin, length = sum(self._lengths[array][:tensor]), self._lengths[array][tensor]
+        bounds = [min(max(b - begin, 0), length) for b in self._bounds[array]]
+        whole = np.empty(length, self._table[key][name]["dtype"])
+        first, last = bounds[comm.rank : comm.rank + 2]
+        if first < last:
+            piece = TensorPiece(array, tensor, first, last)
+            whole[first:last] = self.shards.slot(piece, name)
+        comm.allgatherv(whole, counts=[last - first for first, last in pairwise(bounds)])
+        return whole
 
 
 def _lacking(found: npt.NDArray[np.int64], members: Sequence[int], generation: int) -> list[int]:

@@ -76,6 +76,10 @@ from ddl_elastic.storage.saving import Saver
 CHECK_EVERY = 64  # steps between two comparisons of the ranks' results
 
 
+class HandOverCancelled(Exception):
+    """Error: a rank has died while the ranges moved for a planned switch, which is cancelled."""
+
+
 class Phase(Enum):
     COMPUTE = auto()
     REDUCE = auto()
@@ -206,6 +210,7 @@ class Step:
         self._noticed = 0.0  # time of the first failure
         self.behind = False  # another rank has already committed this step
         self.first_left = False  # recovery has shown that rank 0 committed this and left
+        self._follows = False  # recovery has shown that others have switched to the planned comm
         self._group = group
         add_to = getattr(summed, "add", add_arrays)  # a framework may bring its own addition
         self._partial = PartialSums(group.workers, summed.free, add_to)
@@ -421,6 +426,7 @@ class Step:
             for work in self._works:
                 work.wait()
             self._works.clear()
+            self._shards.gather_squares()
         self.phase = Phase.VOTE
 
     def _prepare(self) -> None:
@@ -564,6 +570,8 @@ class Step:
         group = self._group
         has_result, membership = self.phase is Phase.VOTE, group.membership
         follows = membership is not None and membership.is_agreed
+        if self._hands_over:
+            follows = self._follows
         own = RankProgress(group.member, self.number, has_result, group.owned, self._is_whole())
         is_new = group.member in group.joined
         return replace(own, follows=follows, has_begun=True, is_new=is_new)
@@ -572,28 +580,41 @@ class Step:
         """Return True if this rank has the state."""
         return True
 
+    @property
+    def _hands_over(self) -> bool:
+        """True if ranges move in this step before a planned switch."""
+        return self._shards is not None and self._shards.keepers is not None
+
     def _recover(
         self, noticed: float, comm: Comm | None = None, ranks: Sequence[RankProgress] = ()
     ) -> None:
-        """Continue with the survivors, in the given comm if the watch has already created it."""
+        """Continue with the survivors, in the given comm if the watch has already created it.
+        Raises HandOverCancelled if ranges were moving and no rank has switched yet: the next step
+        then has this step's number."""
         self._settle()
         group = self._group
         group.is_awaited = False
         if comm is None:
             standing = self._standing()
             comm, ranks = group.watch.survivors(group.comm, standing, group.workers, group.members)
+        self._follows = any(each.follows for each in ranks)
+        is_cancelled = self._hands_over and not self._follows
+        if is_cancelled:
+            ranks = [replace(r, has_result=r.has_result and r.step < self.number) for r in ranks]
         decision = decide(ranks, comm.rank, group.workers)
         lacking = frozenset(each.member for each in ranks if not each.whole)
         group.observed_by(lacking, decision.step + 1)
         group.joined = frozenset(each.member for each in ranks if each.is_new)
         self.first_left = self.first_left or any(each.first_left for each in ranks)
         if group.membership:
-            group.membership.recovered(any(each.follows for each in ranks))
+            group.membership.recovered(self._follows)
         if self.recovery is None:
             self.recovery, self._noticed = Recovery(self.number, []), noticed
         self.recovery.died += sorted({*group.members} - {each.member for each in ranks})
         group.comm, group.owners = comm, decision.owners
         group.members = [each.member for each in ranks]
+        if is_cancelled:
+            raise HandOverCancelled
         if decision.action is Action.APPLY:
             self.phase, self.behind = Phase.AGREED, True
         elif decision.action is Action.COMPUTE:

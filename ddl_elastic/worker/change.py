@@ -8,8 +8,9 @@ between is a death in the new comm. If some ranks have begun the next step, the 
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,6 +33,7 @@ from ddl_elastic.worker.observer import Observer, Results
 from ddl_elastic.worker.reporter import Reporter
 
 TRIES, PAUSE = 100, 0.02  # number of tries to read the state, and seconds between them
+ARRIVAL_LIMIT = 60.0  # seconds in which a joining program must reach the position that it received
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class Arrival:
     next: int  # training step
     call: int  # of Loop.steps
     audit: Mapping[str, Any]  # what others know of audits
+    # The plan by which this rank joins when its program has reached the position; None if it has
+    # joined. Only in a sharded job.
+    plan: MembershipPlan | None = None
 
 
 class SwitchingLoop(Protocol):
@@ -74,7 +79,7 @@ def follow_plan(job: SwitchingLoop) -> None:
     staying = membership.planned
     if group.shards and staying and group.shards.needs_hand_over(staying):
         job.hand_over(staying)
-        if not membership.is_agreed:  # the planned comm has failed: another plan follows
+        if not membership.is_agreed:  # the plan is cancelled: another one follows
             return
     plan = membership.switch(group.comm)
     assert plan.comm
@@ -116,37 +121,97 @@ def describe_position(job: SwitchingLoop) -> dict[str, Any]:
 def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
     """Join the job, as a worker that has computed the reference share. Raises AdmissionError if the
     share differs from the reference share of the running workers. Raises JobOver."""
-    group, membership, alone = job.group, job.group.membership, job.group.comm
+    group, membership = job.group, job.group.membership
     assert membership
-    shards = group.shards
-    if shards:
-        shards.join()
-    else:
-        results, receiver = Results(job.framework), Receiver()
-        receiver.reserve(job.framework.state())
+    if group.shards:
+        group.shards.join()
+        membership.inbox.channel.send(WarmedUp(candidate))
+        return _approach(job)
+    results, receiver = Results(job.framework), Receiver()
+    receiver.reserve(job.framework.state())
     membership.inbox.channel.send(WarmedUp(candidate))
-    while True:
-        try:
-            plan = membership.wait()
-        except NotAdmitted as refused:
-            raise AdmissionError(*refused.args) from None
-        assert plan.comm
-        group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
-        with suppress(*LOST):
-            transfer.warm_up(plan.comm)
-        own = RankProgress(membership.member, UNKNOWN, False, (), whole=False, is_new=True)
-        number = _settle(job, plan, own)
-        if number is not None:
-            break
-        membership.drop()
-    close(alone)
-    membership.joined()
-    if shards:
-        return _receive_shards(job, shards, number)
+    while (number := _join_group(job, _wait_for_plan(job))) is None:
+        pass
     observer = Observer(group, number, results, receiver, job.share_out)
     state, where = observer.receive()
     tables = [np.array(table) for table in where.pop("tables")]
     return Arrival(observer, state, tables, **where)
+
+
+def _wait_for_plan(job: SwitchingLoop) -> MembershipPlan:
+    """Return a plan by which this rank joins, whose comm is created. Raises AdmissionError."""
+    group, membership = job.group, job.group.membership
+    assert membership
+    try:
+        plan = membership.wait()
+    except NotAdmitted as refused:
+        raise AdmissionError(*refused.args) from None
+    assert plan.comm
+    group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
+    with suppress(*LOST):
+        transfer.warm_up(plan.comm)
+    return plan
+
+
+def _join_group(job: SwitchingLoop, plan: MembershipPlan) -> int | None:
+    """Become a member in the plan's comm. Return the number of the other ranks' current or next
+    step, or None if the plan was cancelled."""
+    membership, alone = job.group.membership, job.group.comm
+    assert membership
+    own = RankProgress(membership.member, UNKNOWN, False, (), whole=False, is_new=True)
+    number = _settle(job, plan, own)
+    if number is None:
+        membership.drop()
+    else:
+        close(alone)
+        membership.joined()
+    return number
+
+
+def _approach(job: SwitchingLoop) -> Arrival:
+    """Receive the other ranks' position over the comm of a plan. The others vote for the plan when
+    this rank's program has reached it, see `enter`."""
+    membership = job.group.membership
+    assert membership
+    while True:
+        plan = _wait_for_plan(job)
+        assert plan.comm
+        with suppress(*LOST):
+            where = _share_position(plan.comm, plan.standings, dict)
+            tables = [np.array(table) for table in where.pop("tables")]
+            return Arrival(None, {}, tables, **where, plan=plan)
+        membership.drop()
+
+
+def enter(job: SwitchingLoop, plan: MembershipPlan) -> Arrival:
+    """Join the others in a sharded job. If they have cancelled the plan, wait for another one and
+    return their position then."""
+    shards, membership = job.group.shards, job.group.membership
+    assert shards and membership and plan.comm
+    try:
+        plan.comm.allreduce(np.zeros(1))  # this rank has arrived
+    except LOST:
+        membership.drop()
+        return _approach(job)
+    number = _join_group(job, plan)
+    return _approach(job) if number is None else _receive_shards(job, shards, number)
+
+
+def _share_position(
+    comm: Comm, ranks: Sequence[RankProgress], where: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the position of the first rank that has the state. All ranks call it."""
+    root = next(rank for rank, each in enumerate(ranks) if each.whole)
+    text = np.empty(0, np.uint8)
+    if comm.rank == root:
+        text = np.frombuffer(json.dumps(where()).encode(), np.uint8).copy()
+    length = np.array([text.size])
+    comm.broadcast(length, root)
+    if comm.rank != root:
+        text = np.empty(int(length[0]), np.uint8)
+    comm.broadcast(text, root)
+    found: dict[str, Any] = json.loads(text.tobytes())
+    return found
 
 
 def _receive_shards(job: SwitchingLoop, shards: Shards, number: int) -> Arrival:
@@ -165,11 +230,15 @@ def rehearse(
     framework: Framework, group: RankGroup, comm: Comm, ranks: Sequence[RankProgress]
 ) -> None:
     """Allocate the memory for the switch on a member, in parallel with its steps. The allocation
-    would be the slowest part of the switch."""
+    would be the slowest part of the switch. In a sharded job, wait until the programs of joining
+    ranks have reached this rank's position. Raises TimedOut; the plan is then cancelled."""
     whole = [each for each in ranks if each.whole]
     if len(whole) < len(ranks) and not group.shards:
         group.sender.reserve(_read(framework), len(whole))
     transfer.warm_up(comm)
+    if len(whole) < len(ranks) and group.shards:
+        _share_position(comm, ranks, group.shards.where)
+        comm.allreduce_async(np.zeros(1)).wait(ARRIVAL_LIMIT)
 
 
 def _read(framework: Framework) -> State:

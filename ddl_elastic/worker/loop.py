@@ -25,12 +25,13 @@ from ddl_elastic.base.audits import AuditError, find_options
 from ddl_elastic.frameworks.protocol import (
     MODE,
     Array,
+    Digest,
     Framework,
     Ready,
     Share,
     State,
     Summed,
-    digest,
+    digest_parts,
 )
 from ddl_elastic.hidden.checks import Checks
 from ddl_elastic.hidden.recording import Recorder, find_recording
@@ -52,7 +53,13 @@ from ddl_elastic.step.audit import Audit
 from ddl_elastic.step.digest import ShareDigest, digest_share
 from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.reform import Watch
-from ddl_elastic.step.step import PlainArrays, RankGroup, Recovery, Step
+from ddl_elastic.step.step import (
+    HandOverCancelled,
+    PlainArrays,
+    RankGroup,
+    Recovery,
+    Step,
+)
 from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.storage import saving
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint
@@ -150,8 +157,8 @@ class Loop:
         self._arrival: Arrival | None = None  # until the received state is loaded
         self._past = EvaluationHistory()
         self._policy, self._beside = policy, beside
-        self._constants: dict[str, int | None] = {"batch": batch, "logical": logical, "seed": seed}
-        self._constants["local_steps"] = None  # of each round
+        self._constants: dict[str, int | str | None] = {"batch": batch, "logical": logical}
+        self._constants |= {"seed": seed, "local_steps": None}  # of each round
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
         # The number of the next operation of all ranks. Training steps, evaluations and the
@@ -281,11 +288,12 @@ class Loop:
                     self._writers.save_last(self._next)
                 change.follow_plan(self)
                 change.send_state(self)
+            self._enter()
             if self.has_missed(self._call):
                 return
             self.arrive()
             self._end()
-            self.reporter.done(self._next, self.framework.loss, self.group.comm, self.state)
+            self.reporter.done(self._next, self.framework.loss, self.group.comm, self._digest)
         finally:
             self._past.leave()
             loader.close()
@@ -401,16 +409,21 @@ class Loop:
         """Return the SHA-256 of the current state: the model, the optimizer, and everything else
         that checkpoints contain. After the last step, it is the digest that reports show. In a
         sharded job, all ranks call it, like `state`."""
-        return digest(self.state())
+        return self._digest().whole
+
+    def _digest(self) -> Digest:
+        """Return the digest of the current state. A sharded job gathers one tensor at a time."""
+        shards = self.group.shards
+        if not (shards and shards.has_begun):
+            return digest_parts(self.framework.state())
+        return shards.find_digest(self._finish)
 
     def state(self) -> State:
         """Return the state by name. In a sharded job all ranks call this, between two steps. It
         gathers the whole model and optimizer on each rank."""
         shards = self.group.shards
         if shards and shards.has_begun:
-            shards.exports = True
-            self._finish()
-            shards.exports = False
+            shards.export(self._finish)
         return self.framework.state()
 
     @property
@@ -498,7 +511,8 @@ class Loop:
     @property
     def is_new(self) -> bool:
         """True if this rank is about to join a running job."""
-        return self.group.membership is not None and self.group.membership.is_new
+        membership = self.group.membership
+        return membership is not None and membership.is_new and not self._arrival
 
     def admit(self, reference: Share) -> Recovery | None:
         """Continue with the ranks that computed the same reference share. Raises AdmissionError on
@@ -508,11 +522,7 @@ class Loop:
         candidate = admission.describe(member, self.framework, reference, numbers, self._checkpoint)
         if self.is_new:
             self.framework.free(reference)
-            self._arrival = change.join(self, candidate)
-            self._observer, self._past.tables = self._arrival.observer, self._arrival.tables
-            self._number, self._next = self._arrival.number, self._arrival.next
-            if self.group.audit:
-                self.group.audit.learn(self._arrival.audit)
+            self._take_arrival(change.join(self, candidate))
             return None
         step = admission.Admission(self.group, self._number, candidate)
         self._complete(step, lambda _: [])
@@ -550,12 +560,14 @@ class Loop:
         self.group.writer_is_done = self._first_left
 
     def hand_over(self, members: Sequence[int]) -> None:
-        """Move the ranges of a sharded state to these members of the group."""
+        """Move the ranges of a sharded state to these members of the group. If a rank dies
+        meanwhile and no rank has switched, the plan is cancelled and the ranges stay."""
         shards = self.group.shards
         assert shards
         shards.keepers = [each for each in self.group.members if each in members]
         try:
-            self._finish()
+            with suppress(HandOverCancelled):
+                self._finish()
         finally:
             shards.keepers = None
 
@@ -569,12 +581,25 @@ class Loop:
                 )
             self._observer = None
 
+    def _take_arrival(self, arrival: Arrival) -> None:
+        self._arrival = arrival
+        self._observer, self._past.tables = arrival.observer, arrival.tables
+        self._number, self._next = arrival.number, arrival.next
+        if self.group.audit:
+            self.group.audit.learn(arrival.audit)
+
+    def _enter(self) -> None:
+        """Join the other ranks of a sharded job, once the program has reached their call."""
+        while self._arrival and self._arrival.plan and not self.has_missed(self._call):
+            self._take_arrival(change.enter(self, self._arrival.plan))
+
     def has_missed(self, call: int) -> bool:
         """Return True if this rank had not joined yet when the others ran this call of `steps`."""
         return self._arrival is not None and self._arrival.call > call
 
     def arrives(self, stop: int) -> bool:
         """Return True if this rank takes part in a step before `stop` of the current call."""
+        self._enter()
         return not self.has_missed(self._call) and self._next < stop
 
     def arrive(self) -> None:

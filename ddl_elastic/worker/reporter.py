@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ddl_core import Comm
 from ddl_elastic.base import protocol, timeline
-from ddl_elastic.frameworks.protocol import State, digest_parts
+from ddl_elastic.frameworks.protocol import Digest
 from ddl_elastic.step.step import Recovery
 
 REPORT_EVERY = 0.1  # seconds
@@ -136,13 +136,13 @@ class Reporter:
         lost = f"({self._dropped} lines before this one are lost) " if self._dropped else ""
         return lost + self._lines[0]
 
-    def done(self, steps: int, loss: float, comm: Comm, state: Callable[[], State]) -> None:
+    def done(self, steps: int, loss: float, comm: Comm, digest: Callable[[], Digest]) -> None:
         """Report that all steps are done, with the final loss and digests."""
         if self._traces:
             timeline.save(self._traces, comm, self._jobs)
         self._jobs += 1
         if self._channel:
-            found = digest_parts(state())
+            found = digest()
             self.flush()
             self._channel.send(self._progress(steps - 1, loss))
             self._channel.send(protocol.TrainingDone(steps, loss, found.whole, found.parts))

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cut of a sharded state into ranges, and the moves to other ranks."""
 
+import math
 import random
 
+import numpy as np
 import pytest
 
 from ddl_elastic.sharded.cut import BLOCK, StateLost, cut, held, pieces, plan_moves
+from ddl_elastic.sharded.norms import CHUNK, find_factor, find_norm, sum_squares
 
 LENGTHS = [[1000, 7, 64 * 9, 1], [130], [5, 5]]
 
@@ -85,3 +88,21 @@ def test_deaths_of_both_holders_lose_the_state() -> None:
         plan_moves(LENGTHS, [0, 1, 2, 3], [0, 1])
     with pytest.raises(StateLost, match="have died: member 3 and member 0"):
         plan_moves(LENGTHS, [0, 1, 2, 3], [1, 2])
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 1000, CHUNK + 100])
+def test_sums_of_squares_do_not_depend_on_the_cut(length: int) -> None:
+    values = np.random.default_rng(1).standard_normal(length).astype(np.float32)
+    whole = sum_squares(values)
+    for ranks in (2, 3, 5):
+        bounds = cut([length], ranks)
+        parts = [sum_squares(values[bounds[r] : bounds[r + 1]]) for r in range(ranks)]
+        assert np.concatenate(parts).tobytes() == whole.tobytes()
+    expected = math.sqrt(math.fsum(float(each) ** 2 for each in values))
+    assert math.isclose(find_norm([whole, np.zeros(3)]), expected, rel_tol=1e-14)
+
+
+def test_factor_clips_only_larger_norms() -> None:
+    assert find_factor(0.5, 1.0) == 1.0 and find_factor(0.0, 1.0) == 1.0
+    assert math.isclose(find_factor(4.0, 1.0), 0.25, rel_tol=1e-6)
+    assert math.isnan(find_factor(math.nan, 1.0)) and find_factor(math.inf, 1.0) == 0.0

@@ -32,6 +32,26 @@ def test_any_number_of_ranks_has_the_bits_of_the_unsharded_job(members: Any, ran
     members.check(members=ranks, shard=True, passes=1, bucket_bytes=1000)
 
 
+@pytest.mark.parametrize(
+    "ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 5))]
+)
+@pytest.mark.parametrize("shard", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_clipped_gradients_have_the_same_bits(members: Any, ranks: int, shard: bool) -> None:
+    case = {"model": "transformer", "passes": 1, "clip_norm": 0.5}
+    logs = members.check(members=ranks, shard=shard, bucket_bytes=1000, **case)
+    alone = members.check(members=1, **case)
+    norms = [[line[1] for line in log if line[0] == "norm"] for log in (*logs, *alone)]
+    assert all(each == norms[0] for each in norms)
+    assert max(norms[0]) > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["reduce", "vote", "apply"])
+def test_death_beside_clipped_gradients_keeps_the_bits(members: Any, phase: str) -> None:
+    case = {"passes": 1, "clip_norm": 0.5, "kills": [kill(1, 3, phase)]}
+    members.check(members=3, shard=True, bucket_bytes=1000, **case)
+
+
 @pytest.mark.parametrize("phase", ["reduce", "apply"])
 def test_death_of_one_member_keeps_the_bits(members: Any, phase: str) -> None:
     kills = [kill(1, 3, phase)]
@@ -232,6 +252,26 @@ def test_parameters_that_are_not_contiguous_are_refused() -> None:
         make_adapter(model=model)
 
 
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf")])
+def test_norms_that_are_not_positive_are_refused(limit: float) -> None:
+    with pytest.raises(ValueError, match="clip_norm is .*; must be positive and finite"):
+        make_adapter(clip_norm=limit)
+
+
+def test_clipping_of_scaled_gradients_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu")
+    with pytest.raises(ValueError, match=r"also\['scaler'\] is a GradScaler"):
+        elastic.TorchAdapter(model, optimizer, also={"scaler": scaler}, clip_norm=1.0)
+
+
+def test_clipping_in_rounds_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    adapter = elastic.TorchAdapter(model, torch.optim.SGD(model.parameters()), clip_norm=1.0)
+    with pytest.raises(ValueError, match="rounds does not support clip_norm"):
+        adapter.set_outer(None, "averaged")
+
+
 def test_objects_that_read_whole_gradients_are_refused() -> None:
     scaler = torch.amp.GradScaler("cpu")
     with pytest.raises(TypeError, match=r"also\['scaler'\] is an object of GradScaler"):
@@ -404,6 +444,27 @@ def test_ranges_move_before_any_holder_leaves() -> None:
     shards._holdings = {1: Holding([0, 1, 2], shards.shards)}
     assert shards.needs_hand_over([0, 2])
     assert not shards.needs_hand_over([0, 1, 2, 3])
+
+
+def test_hash_does_not_gather_the_state() -> None:
+    import ddl_core
+
+    torch.manual_seed(1)
+    model = nn.Linear(70, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    data = torch.utils.data.TensorDataset(torch.randn(4, 70), torch.randn(4, 2))
+    with ddl_core.Endpoint(secret="") as endpoint:
+        comm = endpoint.connect([endpoint.address], 0)
+        job = elastic.Job(model, optimizer, batch=2, logical=2, comm=comm, shard=True)
+        for step in job.steps(data):
+            for x, y in step:
+                step.backward(nn.functional.mse_loss(model(x), y))
+            optimizer.step()
+        found = job.hash()
+        with pytest.raises(RuntimeError, match="the state is sharded: call job.state"):
+            job.framework.state()
+        assert digest(job.state()) == found
+        job.close()
 
 
 def test_joining_rank_notices_that_the_others_have_lost_the_state() -> None:

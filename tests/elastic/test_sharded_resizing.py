@@ -46,12 +46,30 @@ def runs(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(run_program, tmp_path_factory.mktemp("sharded"))
 
 
+def test_twenty_deaths_in_all_phases_of_a_step(runs: Runs) -> None:
+    steps = ["--steps", "200"]
+    expected, _ = runs.final(1, "--whole", *steps)
+    digest, events = runs.final(4, *steps, "--storm", "20")
+    kinds = [each["kind"] for each in events]
+    assert digest == expected, events
+    assert kinds.count("died") == 20 and kinds.count("joined") >= 10, events
+
+
 def test_worker_joins_after_a_death(runs: Runs) -> None:
     runs.check(3, "--kill", "5:1", joined=1, died=1)
 
 
 def test_worker_joins_in_a_later_call(runs: Runs) -> None:
     runs.check(3, "--kill", "65:0", joined=1, died=1)
+
+
+def test_others_do_not_wait_for_the_program_of_a_joining_worker(runs: Runs) -> None:
+    steps = ["--steps", "250"]
+    expected, _ = runs.final(1, "--whole", *steps)
+    digest, events = runs.final(3, *steps, "--late", "--kill", "255:1")
+    kinds = [each["kind"] for each in events]
+    assert digest == expected
+    assert kinds.count("joined") == kinds.count("died") == 1, events
 
 
 def test_workers_join_again_and_again(runs: Runs) -> None:
@@ -74,6 +92,11 @@ def test_death_while_workers_leave(runs: Runs) -> None:
 def test_death_while_the_state_moves_to_those_who_stay(runs: Runs) -> None:
     words = ["--scale", "3:5,40:1", "--strike", "hand over:3"]
     runs.check("1:5", *words, joined=3, died=1, left=3)
+
+
+def test_death_of_the_only_worker_that_stays_cancels_the_plan(runs: Runs) -> None:
+    words = ["--scale", "3:5,40:1", "--strike", "hand over:0"]
+    runs.check("1:5", *words, joined=3, died=1)
 
 
 @pytest.mark.parametrize("member", [0, 1])

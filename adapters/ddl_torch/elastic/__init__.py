@@ -56,6 +56,9 @@ class Job(RoundsLoop):
     comm                   a comm of the job's processes; None: the processes that `ddl elastic run`
                            started, else the result of ddl_core.init
     watchdog               seconds that the others wait for a process that hangs; 0 means no limit
+    clip_norm              a constant: the largest norm of the averaged gradients, which the job
+                           scales down to it before `optimizer.step()`; None: it does not. The
+                           norm is added in a fixed order, see `norm`
     also                   other objects with a state that the loop changes, by name: schedules,
                            averaged models, gradient scalers; saved and sent to joining processes
     strict                 make hidden state an error, not a warning: docs/elastic/reference.md
@@ -76,6 +79,7 @@ class Job(RoundsLoop):
         buffers: BuffersKind = "average",
         bucket_bytes: float = BUCKET_BYTES,
         comm: ddl_core.Comm | None = None,
+        clip_norm: float | None = None,
         also: Mapping[str, Any] | None = None,
         strict: bool = False,
         shard: bool = False,
@@ -88,7 +92,14 @@ class Job(RoundsLoop):
         kind: type[TorchAdapter] = TorchAdapter
         if shard:
             from ddl_torch.elastic.sharded import ShardedAdapter as kind
-        adapter = kind(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
+        adapter = kind(
+            model,
+            optimizer,
+            buffers=buffers,
+            bucket_bytes=bucket_bytes,
+            also=also,
+            clip_norm=clip_norm,
+        )
         options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
         if shard:
@@ -96,6 +107,13 @@ class Job(RoundsLoop):
         constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
         super().__init__(adapter, **joined, **constants, strict=strict, **options)
         self._adapter = adapter
+        self._constants["clip_norm"] = None if clip_norm is None else repr(float(clip_norm))
+
+    @property
+    def norm(self) -> float:
+        """The norm of the last committed step's gradients before they were clipped, equal on all
+        ranks; nan without clip_norm."""
+        return self._adapter.clipping.norm
 
     def rounds(
         self,

@@ -4,22 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ddl_elastic.frameworks import protocol
+from ddl_elastic.sharded.norms import sum_squares
 from ddl_torch.elastic import environment, modules
 from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.buffers import ModelBuffers
+from ddl_torch.elastic.clipping import Clipping
 from ddl_torch.elastic.gradients import Gradients
 from ddl_torch.elastic.layout import ShareLayout
 from ddl_torch.elastic.loading import Loading
 from ddl_torch.elastic.moments import Moments
 from ddl_torch.elastic.pins import seed
-from ddl_torch.elastic.refusals import refuse
+from ddl_torch.elastic.refusals import refuse, refuse_clipping
 from ddl_torch.elastic.rounds import MomentsKind, Rounds
 from ddl_torch.elastic.shares import Share, Shares, add
 
@@ -40,6 +42,7 @@ class TorchAdapter(Loading):
         buffers: BuffersKind = "average",
         bucket_bytes: float = BUCKET_BYTES,
         also: Mapping[str, Any] | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         if buffers not in ("average", "first"):
             raise ValueError(f'buffers is {buffers!r}; must be "average" or "first"')
@@ -49,7 +52,9 @@ class TorchAdapter(Loading):
         if self._schedule:
             self._also["schedule"] = self._schedule
         self.loss = float("nan")
+        self.clipping = Clipping(clip_norm)
         refuse(model, optimizer)
+        refuse_clipping(clip_norm, self._also)
         self._takes_first, self._bucket_bytes = buffers == "first", bucket_bytes
         self._changes = -1  # the value of modules.changes at the last look at the model
         self._tensors: list[Tensor] = []  # the model's parameters, then its buffers, at that time
@@ -138,6 +143,8 @@ class TorchAdapter(Loading):
     # ---- a run of local steps ----
 
     def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
+        if self.clipping.limit is not None:
+            raise ValueError("job.rounds does not support clip_norm: leave out one of the two")
         if outer is None and self._rounds:
             outer = self._rounds.outer
         self._rounds = Rounds(self.model, self.optimizer, outer, moments, self._also)
@@ -198,7 +205,10 @@ class TorchAdapter(Loading):
     def apply(self) -> None:
         weight = protocol.check_total(float(self._result.numbers[1]))
         self.loss = float(self._result.numbers[0]) / weight
-        self._gradients.apply(self._result, weight)
+        parts, order = chain(*self._result.parts), (self._parameters, self._gradients.parameters)
+        squares = (sum_squares(each.view(-1).numpy()) for each in parts)
+        factor = self.clipping.find_factor(*order, lambda: squares, weight)
+        self._gradients.apply(self._result, weight, factor)
         self._buffers.apply(self._result)
 
     def update(self) -> None:

@@ -89,12 +89,16 @@ class Gradients:
             )
         return parameter.grad.to("cpu", wide(parameter)).contiguous()
 
-    def apply(self, result: ShareArrays, weight: float) -> None:
-        """Set the gradients of the parameters that any share used, and clear the others."""
+    def apply(self, result: ShareArrays, weight: float, factor: float = 1.0) -> None:
+        """Set the gradients of the parameters that any share used, and clear the others. They are
+        divided by `weight` and then multiplied by `factor`."""
         parts, used = [*chain.from_iterable(result.parts)], result.numbers.tolist()[2:]
         if weight != 1:
             for section in result.gradients:
                 section.whole /= weight
+        if factor != 1:
+            for section in result.gradients:
+                section.whole *= factor
         if not self._direct:
             parts = [part.to(each) for part, each in zip(parts, self.parameters, strict=True)]
         for parameter, part, is_used in zip(self.parameters, parts, used, strict=True):

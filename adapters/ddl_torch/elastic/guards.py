@@ -21,7 +21,8 @@ class InRanges(Tensor):
 
     WHY = (
         "a sharded job has the gradients of this process's ranges only, so a program cannot use the"
-        " gradients, as torch.nn.utils.clip_grad_norm_ does. Use a job without shard=True"
+        " gradients, as torch.nn.utils.clip_grad_norm_ does. Pass clip_norm= to the job to clip"
+        " them; for other uses, leave out shard=True"
     )
 
     @classmethod

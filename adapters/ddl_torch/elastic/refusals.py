@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -62,6 +63,20 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if parameter not in known:
             shape = tuple(parameter.shape)
             raise ValueError(f"optimizer has a parameter of shape {shape} that model does not have")
+
+
+def refuse_clipping(limit: float | None, also: Mapping[str, Any]) -> None:
+    """Raise ValueError if a job cannot clip gradients at this norm."""
+    if limit is None:
+        return
+    if not 0 < limit < math.inf:
+        raise ValueError(f"clip_norm is {limit}; must be positive and finite")
+    for name, each in also.items():
+        if any(kind.__name__ == "GradScaler" for kind in type(each).__mro__):
+            raise ValueError(
+                f"also[{name!r}] is a GradScaler, which scales the gradients that clip_norm would"
+                " clip: unscale them, and call torch.nn.utils.clip_grad_norm_"
+            )
 
 
 def refuse_sharded(

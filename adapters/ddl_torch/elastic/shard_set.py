@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,27 @@ def restore(name: str, found: Mapping[str, Any]) -> Any:
     """Return a slot that is not sharded, as a table describes it."""
     data = np.array(found["value"], np.uint8)
     return unpack(name, protocol.Tensor(found["dtype"], tuple(found["shape"]), data))
+
+
+def stream_slots(
+    keys: Mapping[int, tuple[str, torch.Size]],
+    table: Table,
+    gather: Callable[[str, str], Array],
+) -> tuple[dict[int, dict[str, Any]], dict[str, Callable[[], protocol.Tensor]]]:
+    """Return the slots that are not sharded, by number of the parameter, and functions that return
+    the others, by name in the state. `keys` holds each parameter's tensor and shape."""
+    slots, sources = dict[int, dict[str, Any]](), dict[str, Callable[[], protocol.Tensor]]()
+
+    def make(key: str, name: str, shape: torch.Size) -> protocol.Tensor:
+        return pack(name, torch.from_numpy(gather(key, name)).view(shape))
+
+    for number, (key, shape) in keys.items():
+        for name, each in table.get(key, {}).items():
+            if "value" in each:
+                slots.setdefault(number, {})[name] = restore(name, each)
+            else:
+                sources[f"slot.{number}.{name}"] = partial(make, key, name, shape)
+    return slots, sources
 
 
 class WholeOptimizer:

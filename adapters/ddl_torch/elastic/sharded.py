@@ -8,7 +8,7 @@ rank holds. So the program's `optimizer.step()` updates these pieces only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
@@ -25,7 +25,7 @@ from ddl_torch.elastic.adapter import TorchAdapter
 from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.refusals import refuse_sharded
 from ddl_torch.elastic.rounds import MomentsKind
-from ddl_torch.elastic.shard_set import Shard, TorchShards, WholeOptimizer, make_shard, restore
+from ddl_torch.elastic.shard_set import Shard, TorchShards, WholeOptimizer, make_shard, stream_slots
 from ddl_torch.elastic.shares import ShareArrays
 from ddl_torch.elastic.tensors import pack
 
@@ -143,14 +143,17 @@ class ShardedAdapter(TorchAdapter):
         numbers = self._result.numbers
         weight = protocol.check_total(float(numbers[1]))
         self.loss = float(numbers[0]) / weight
-        used = numbers.tolist()[2:]
-        flags = dict(zip(chain.from_iterable(self._gradients.buckets), used, strict=True))
+        flags = dict(zip(self._gradients.parameters, numbers.tolist()[2:], strict=True))
         self._buffers.apply(self._result)
         self._given.clear()
+        order = self._parameters, self._gradients.parameters
+        factor = self.clipping.find_factor(*order, self.shards.squares, weight)
         for array, each in self._by_array():
             result = torch.from_numpy(self.shards.result(array))
             if weight != 1:
                 result /= weight
+            if factor != 1:
+                result *= factor
             parts = result.split([shard.parameter.numel() for shard in each])
             for shard, part in zip(each, parts, strict=True):
                 parameter = self._gradients.buckets[array][shard.piece.tensor]
@@ -179,19 +182,16 @@ class ShardedAdapter(TorchAdapter):
         if not self._arrays:
             return super().state()
         guards.check_memory(self._memory)
-        slots = dict[int, dict[str, Any]]()
-        table, arrays = self.shards.whole()
-        for number, parameter in enumerate(chain.from_iterable(self._groups)):
-            if parameter not in self._at:
-                continue  # _whole adds its slots
-            key = "{}.{}".format(*self._at[parameter])
-            for name, each in table.get(key, {}).items():
-                if "value" in each:
-                    value = restore(name, each)
-                else:
-                    value = torch.from_numpy(arrays[key, name]).view(parameter.shape)
-                slots.setdefault(number, {})[name] = value
-        return elastic_state.read(self.model, self._whole(slots), self._also)
+        found = self.stream(*self.shards.whole())
+        return {name: found[name] for name in found}
+
+    def stream(self, table: Table, gather: Callable[[str, str], Array]) -> protocol.State:
+        parameters = enumerate(chain.from_iterable(self._groups))  # _whole adds frozen ones
+        keys = {n: ("{}.{}".format(*self._at[p]), p.shape) for n, p in parameters if p in self._at}
+        slots, sources = stream_slots(keys, table, gather)
+        with guards.allowed(self._reading):
+            whole = elastic_state.read(self.model, self._whole(slots), self._also)
+        return protocol.StreamedState(whole, sources)
 
     def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> protocol.PartialState:
         found = protocol.PartialState(self.replicated() if is_first else {})

@@ -225,6 +225,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         checkpoint=str(path.with_name(saved)) if "every" in case else None,
         every=case.get("every", 1),
         also={"schedule": loop.schedule},
+        clip_norm=case.get("clip_norm"),
         shard=case.get("shard", False),
         strict=case.get("strict", False),
     )
@@ -262,6 +263,7 @@ def train_steps(
                 log("adopted", step.number)
                 deaths.at("adopt", step.number)
         log("commit", step.number, job.loss, time.monotonic())
+        log("norm", job.norm)
         deaths.at("apply", step.number)
         loop.update()
         if step.recovery:

@@ -2,9 +2,11 @@
 """Train with a sharded optimizer, in two calls of job.steps; prints the final state's hash.
 
     ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
-        [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER]
+        [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT] [--late]
 
 --whole is the same job without shards. Each step takes a while, so that workers join in time.
+With --late, a worker that joins sleeps between the calls until the others have made some steps.
+--storm kills COUNT members, one after the other, each in the next one of PHASES.
 """
 
 import os
@@ -12,6 +14,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +24,24 @@ from torch.nn import functional
 
 import ddl_torch.elastic as elastic
 from ddl_elastic.sharded.shards import Shards
+from ddl_elastic.step.reform import Watch
+from ddl_elastic.step.step import Step
 
-STEPS = 60  # of each call
+STEPS = 60  # of each call, by default
+# Methods before which members die, and two places in the program.
+PHASES: dict[str, type] = {
+    "_gather": Shards,
+    "compute": object,
+    "submit": Watch,
+    "_reduce": Step,
+    "spread": Shards,
+    "gather_squares": Shards,
+    "_vote": Step,
+    "apply": object,
+    "_move": Shards,
+    "_settle": Shards,
+}
+APART = 3  # steps between two kills
 SCALE = [sys.executable, "-m", "ddl_launch.commands", "elastic", "scale", "sharded"]
 
 
@@ -61,6 +81,40 @@ def strike(job: elastic.Job, what: str) -> None:
     Shards._send_replicated, Shards._move = sending, moving  # type: ignore[method-assign]
 
 
+def read_step() -> int:
+    return int(Path("step").read_text())
+
+
+class Storm:
+    """Kills of members in all phases of a step. The first member that arrives there dies, and
+    leaves a file with the step."""
+
+    def __init__(self, job: elastic.Job, count: int) -> None:
+        self._job, self._count, self.step = job, count, 0
+        for name, kind in PHASES.items():
+            if kind is not object:
+                setattr(kind, name, self._wrap(name, getattr(kind, name)))
+
+    def _wrap(self, name: str, function: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            self.at(name)
+            return function(*arguments)
+
+        return called
+
+    def at(self, phase: str) -> None:
+        killed = len(list(Path().glob("killed *")))
+        last = int(Path(f"killed {killed - 1}").read_text() or self.step) if killed else 0
+        is_due = (
+            killed < self._count and self.step >= last + APART and self._job.group.comm.size > 2
+        )
+        if is_due and phase == [*PHASES][killed % len(PHASES)]:
+            with suppress(FileExistsError), open(f"killed {killed}", "x") as file:
+                file.write(str(self.step))
+                file.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> None:
     torch.manual_seed(1)
     data = torch.utils.data.TensorDataset(torch.randn(96, 16), torch.randint(3, (96,)))
@@ -76,21 +130,38 @@ def main() -> None:
         logical=8,
         bucket_bytes=1000,
         also={"schedule": schedule},
+        clip_norm=1.0,
         shard="--whole" not in sys.argv,
         strict=True,
     )
     if "--strike" in sys.argv:
         strike(job, sys.argv[sys.argv.index("--strike") + 1])
     leaves, kills, sizes = when("--leave"), when("--kill"), when("--scale")
-    for _ in range(2):
-        for step in job.steps(data, steps=STEPS):
+    steps = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else STEPS
+    storm = Storm(job, int(sys.argv[-1])) if "--storm" in sys.argv else None
+    is_late = "--late" in sys.argv and Path("step").exists()
+    for number in range(2):
+        if number and is_late:
+            begin = read_step()
+            while read_step() < begin + 10:
+                time.sleep(0.01)
+        for step in job.steps(data, steps=steps):
             for x, y in step:
                 step.backward(functional.cross_entropy(model(x), y))
+                if storm:
+                    storm.step = step.number
+                    storm.at("compute")
+            if storm:
+                storm.at("apply")
+                time.sleep(0.5 * (job.group.comm.size < 3))  # until others have joined
             optimizer.step()
             schedule.step()
             time.sleep(0.05)
             if job.group.member in leaves.get(step.number, []):
                 os.kill(os.getpid(), signal.SIGTERM)
+            if job.is_writer and "--late" in sys.argv:
+                Path("step.new").write_text(str(step.number))
+                Path("step.new").rename("step")
             if job.is_writer and step.number in sizes:
                 scale = [*SCALE, str(sizes[step.number][0])]
                 subprocess.run(scale, check=True)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure the memory of a rank of a sharded job, or a step beside FSDP2 over Gloo.
+
+    python tests/elastic/sharded_costs.py memory | time [RANKS]
+
+memory: for several numbers of ranks, the peak of the process's memory above its memory before the
+model was made, and the peak by the formula in docs/elastic/sharded.md. Fails if they differ by more
+than 10 %.
+
+time: jobs with and without shards, and FSDP2, in turns. Prints the fastest and the median step.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import ddl_core
+import ddl_torch.elastic as elastic
+
+LAYERS, WIDTH, LOGICAL, BATCH, STEPS, TURNS = 12, 1024, 8, 64, 12, 3
+DDLRUN = [sys.executable, "-m", "ddl_launch"]
+
+
+def expect(values: int, ranks: int) -> float:
+    """Return the bytes that a rank needs, for Adam; see docs/elastic/sharded.md."""
+    held = min(1.0, 2 / ranks)
+    return 4 * values * (1 + 2 * held + held + max(0.0, log2(LOGICAL / ranks)) + 2)
+
+
+def memory(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def make_model(layers: int = LAYERS, width: int = WIDTH) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
+
+
+def train(model: nn.Module, comm: Any, shard: bool, logical: int) -> Iterator[None]:
+    width = next(model.parameters()).shape[1]
+    data = torch.utils.data.TensorDataset(torch.randn(BATCH, width))
+    optimizer = torch.optim.Adam(model.parameters())
+    job = elastic.Job(model, optimizer, batch=BATCH, logical=logical, comm=comm, shard=shard)
+    for step in job.steps(data, steps=STEPS):
+        for (x,) in step:
+            step.backward(model(x).square().mean())
+        optimizer.step()
+        yield
+
+
+def train_fsdp(model: nn.Module, ranks: int) -> Iterator[None]:
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(BATCH // ranks, WIDTH)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        yield
+
+
+def run_rank(kind: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    comm = ddl_core.init()
+    if kind == "memory":
+        with ddl_core.Endpoint(secret="") as endpoint:  # load all code
+            alone = endpoint.connect([endpoint.address], 0)
+            list(train(make_model(1, 8), alone, True, LOGICAL))
+        before = memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
+        model = make_model()
+        list(train(model, comm, True, LOGICAL))
+        found = (memory("VmHWM") - before) / expect(
+            sum(each.numel() for each in model.parameters()), comm.size
+        )
+        print(f"peak {found:.4f}", flush=True)
+        return
+    if kind == "fsdp":
+        rank, size = comm.rank, comm.size
+        store = f"file://{folder}/store"
+        torch.distributed.init_process_group("gloo", store, rank=rank, world_size=size)
+        steps = train_fsdp(make_model(), size)
+    else:
+        steps = train(make_model(), comm, kind == "sharded", comm.size)
+    took, began, first = [], time.perf_counter(), comm.rank == 0
+    for _ in steps:
+        took.append(time.perf_counter() - began)
+        began = time.perf_counter()
+    if first:
+        print(*(f"step {each:.5f}" for each in took[2:]), sep="\n", flush=True)
+
+
+def run(ranks: int, kind: str) -> list[float]:
+    """Return the numbers that the ranks print."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*DDLRUN, "-n", str(ranks), sys.executable, __file__, "rank", kind, folder]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert not done.returncode, done.stdout + done.stderr
+    return [float(line.split()[-1]) for line in done.stdout.splitlines() if line.strip()]
+
+
+def main(kind: str, ranks: int = 2) -> None:
+    if kind == "memory":
+        for size in (1, 2, 4):
+            found = max(run(size, kind))
+            bytes_ = expect(LAYERS * (WIDTH * WIDTH + WIDTH), size)
+            print(f"{size} ranks: {found:.3f} of the formula's {bytes_ / 2**20:.0f} MiB")
+            assert abs(found - 1) < 0.1
+        return
+    times: dict[str, list[float]] = {"sharded": [], "replicated": [], "fsdp": []}
+    for _ in range(TURNS):
+        for each in times:
+            times[each] += run(ranks, each)
+    for each, found in times.items():
+        print(
+            f"{each}: fastest {1000 * min(found):.1f} ms, median"
+            f" {1000 * statistics.median(found):.1f} ms, {len(found)} steps"
+        )
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "rank":
+        run_rank(*sys.argv[2:])
+    else:
+        main(sys.argv[1], *map(int, sys.argv[2:]))
