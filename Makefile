@@ -31,7 +31,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-ucx test-asan \
+.PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-ucx test-rdma test-asan \
   test-tsan test-arm64 fuzz test-bits test-invariant test-law test-sharded chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer torch-parts wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -83,6 +83,11 @@ test-ucx: ## test links over UCX with the system's libucp, over its TCP; seven m
 	cmake -S libddl -B build/ucx -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON >/dev/null
 	cmake --build build/ucx
 	cd build/ucx && ctest --output-on-failure -L ucx -R ucx
+
+test-rdma: ## test links over UCX and soft-RoCE, in an emulated machine; needs Debian's qemu-system-x86 busybox-static kmod cpio; RDMA=RUN for one of its runs
+	cmake -S libddl -B build/ucx -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON >/dev/null
+	cmake --build build/ucx --target test_fabric test_messages rdma_rank
+	python3 tests/rdma.py build/ucx/tests $(RDMA)
 
 test-asan: ## test the C library under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(stages_without_venv) asan

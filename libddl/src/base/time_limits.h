@@ -81,6 +81,7 @@
     (15 * DDL__S) /* without an acknowledgement of sent data, until the link is lost */
 #define DDL__UNACKNOWLEDGED_POLL (1 * DDL__S)    /* between checks for acknowledgements */
 #define DDL__LANE_REASON_LIMIT   (1 * DDL__S)    /* for the peer to report why a lane has failed */
+#define DDL__UCX_PROBE_LIMIT     (10 * DDL__S)   /* for members to reach each other over UCX */
 #define DDL__UCX_FLUSH_LIMIT     (1 * DDL__S)    /* for UCX to send the last spans of a comm */
 #define DDL__UCX_LEAVE_LIMIT     (10 * DDL__S)   /* for the spans of a member that has left */
 #define DDL__UNCONFIRMED_LIMIT   (50 * DDL__MS)  /* until a lost link is treated as a dead peer */

@@ -503,6 +503,8 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *parent, ddl__a
                       .segment_bytes = config->segment_bytes,
                       .operation_timeout_ms =
                           operation_ms ? operation_ms : DDL__OPERATION_LIMIT / DDL__MS};
+    if (parent)
+        draft.fabric = ddl__fabric_inherit(&parent->fabric);
     ddl_status status;
     do {
         status = attempt_creation(&draft, parents, &own, out);

@@ -5,11 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
+#include "connect/addresses/neighbours.h"
 
-enum { ROW_MAX = 64 * 1024 };
+enum { ROW_MAX = 64 * 1024, PROBE_POLL_MS = 10 };
 
 static bool has_tcp_link(const ddl_comm *comm)
 {
@@ -19,6 +22,14 @@ static bool has_tcp_link(const ddl_comm *comm)
         found = link && !link->ops->shared;
     }
     return found;
+}
+
+ddl__fabric ddl__fabric_inherit(const ddl__fabric *parent)
+{
+    ddl__fabric child = {.given_up = parent->given_up};
+    if (child.given_up)
+        memcpy(child.why, parent->why, sizeof child.why);
+    return child;
 }
 
 /* Open UCX, or set the reason why it is not usable. */
@@ -45,12 +56,12 @@ ddl__fabric_offer ddl__fabric_open(ddl_comm *comm)
 {
     ddl__fabric *f = &comm->fabric;
     size_t bytes;
-    if (has_tcp_link(comm)) {
-        if (f->wanted)
-            fabric_open(comm, f);
-        else
-            snprintf(f->why, sizeof f->why, "its DDL_LINKS do not include ucx");
-    }
+    if (!has_tcp_link(comm))
+        f->why[0] = '\0';
+    else if (!f->wanted)
+        snprintf(f->why, sizeof f->why, "its DDL_LINKS do not include ucx");
+    else if (!f->given_up)
+        fabric_open(comm, f);
     own_row(f, &bytes);
     return (ddl__fabric_offer){f->wanted, f->required, !f->why[0], (uint32_t)bytes};
 }
@@ -68,22 +79,94 @@ static void carry_all(void *context)
     }
 }
 
-static void fabric_use(ddl_comm *comm, void *rows, size_t row)
+static ddl__link *tcp_link(const ddl_comm *comm, int peer)
+{
+    ddl__link *link = ddl__engine_links(comm->engine)[peer];
+    return link && !link->ops->shared ? link : NULL;
+}
+
+static void fabric_use(ddl_comm *comm)
 {
     ddl__ucx *ucx = comm->fabric.ucx;
-    if (!ucx) {
-        free(rows);
+    if (!ucx)
         return;
-    }
-    ddl__ucx_set_addresses(ucx, rows, row);
     ddl__engine_as_driver(comm->engine, carry_all, comm);
     int first = 0;
-    while (!ddl__engine_links(comm->engine)[first] ||
-           ddl__engine_links(comm->engine)[first]->ops->shared)
+    while (!tcp_link(comm, first))
         first++;
-    ddl__engine_watch(comm->engine, ddl__engine_links(comm->engine)[first], ddl__ucx_fd(ucx));
+    ddl__engine_watch(comm->engine, tcp_link(comm, first), ddl__ucx_fd(ucx));
     ddl__log(DDL__INFO, "%s uses UCX %s to other hosts", comm->names[comm->rank],
              ddl__ucx_version(ucx));
+}
+
+/* What a member reports about its probes. */
+typedef struct outcome {
+    int32_t unreached; /* the first peer that it did not reach, or -1 */
+    char why[100];
+} outcome;
+
+/* Probe the peers to which the creation has opened connections. Find the first that is not
+ * reached. */
+static ddl_status fabric_probe(ddl_comm *comm, const ddl__until *until, outcome *found)
+{
+    ddl__ucx *ucx = comm->fabric.ucx;
+    int64_t now = ddl__now(), half = (until->deadline - now) / 2; /* the rest is for TCP */
+    int64_t limit = now + (half < DDL__UCX_PROBE_LIMIT ? half : DDL__UCX_PROBE_LIMIT);
+    ddl_status status = DDL_OK;
+    const char *why = NULL;
+    found->unreached = -1;
+    if (!ucx)
+        return DDL_OK;
+    for (int i = 0; i < comm->size; i++)
+        if (tcp_link(comm, i) &&
+            ddl__are_connected_early(comm->addresses, comm->size, DDL_LINK_TCP, comm->rank, i))
+            ddl__ucx_probe(ucx, i);
+    while (!ddl__ucx_await_probes(ucx, PROBE_POLL_MS) && ddl__now() < limit && status == DDL_OK)
+        status = ddl__until_check(until);
+    found->unreached = ddl__ucx_find_unreached(ucx, &why);
+    snprintf(found->why, sizeof found->why, "%s",
+             why ? why : "no message was received from it in time");
+    return status;
+}
+
+/* A peer may need this member's UCX to work until it has ended its probes. */
+typedef struct probing {
+    ddl__ucx *ucx;
+    const ddl__until *until;
+} probing;
+
+static ddl_status check_and_work(void *context)
+{
+    const probing *p = context;
+    if (p->ucx)
+        ddl__ucx_await_probes(p->ucx, 0);
+    return ddl__until_check(p->until);
+}
+
+/* Probe, and learn whether a member has not reached a peer. *unusable is that member, or -1. `why`
+ * has DDL__FABRIC_REASON bytes. */
+static ddl_status fabric_prove(ddl_comm *comm, const ddl__until *until, int *unusable, char *why)
+{
+    outcome *all = calloc((size_t)comm->size, sizeof *all);
+    if (!all)
+        return ddl__fail(DDL_ENOMEM, "out of memory for %d members", comm->size);
+    probing context = {comm->fabric.ucx, until};
+    ddl__until meanwhile = {until->deadline, check_and_work, &context, NULL};
+    ddl_status status = fabric_probe(comm, until, &all[comm->rank]);
+    if (status == DDL_OK)
+        status = ddl__gather_rows(comm, all, sizeof *all, false, &meanwhile);
+    for (int i = comm->size - 1; status == DDL_OK && i >= 0; i--) {
+        if (all[i].unreached < 0 || all[i].unreached >= comm->size)
+            continue;
+        *unusable = i;
+        comm->fabric.given_up = true;
+        snprintf(why, DDL__FABRIC_REASON, "it does not reach %s (%.*s)",
+                 comm->names[all[i].unreached], (int)sizeof all[i].why - 1, all[i].why);
+        snprintf(comm->fabric.why, DDL__FABRIC_REASON, "in a comm before, %s did not reach %s",
+                 comm->names[i], comm->names[all[i].unreached]);
+    }
+    free(all);
+    return status;
 }
 
 ddl_status ddl__fabric_agree(ddl_comm *comm, const ddl__fabric_offer *offers, size_t stride,
@@ -108,23 +191,30 @@ ddl_status ddl__fabric_agree(ddl_comm *comm, const ddl__fabric_offer *offers, si
     const void *own = own_row(&comm->fabric, &bytes);
     memcpy(rows + (size_t)comm->rank * row, own, bytes);
     ddl_status status = ddl__gather_rows(comm, rows, row, false, until);
+    char why[DDL__FABRIC_REASON];
+    if (status == DDL_OK && unusable >= 0)
+        snprintf(why, sizeof why, "%.*s", (int)row, rows + (size_t)unusable * row);
+    if (comm->fabric.ucx)
+        ddl__ucx_set_addresses(comm->fabric.ucx, rows, row);
+    else
+        free(rows);
+    if (status == DDL_OK && unusable < 0)
+        status = fabric_prove(comm, until, &unusable, why);
     if (status == DDL_OK && unusable < 0) {
-        fabric_use(comm, rows, row);
+        fabric_use(comm);
         return DDL_OK;
     }
-    const char *why = rows + (size_t)unusable * row;
     if (status == DDL_OK && required)
         status = ddl__fail_together(
             comm,
             ddl__fail(DDL_EUNSUPPORTED,
-                      "%s cannot use UCX: %.*s. To continue over TCP instead, add tcp to DDL_LINKS",
-                      comm->names[unusable], DDL__FABRIC_REASON, why),
+                      "%s cannot use UCX: %s. To continue over TCP instead, add tcp to DDL_LINKS",
+                      comm->names[unusable], why),
             until);
     else if (status == DDL_OK && comm->rank == 0)
-        ddl__log(DDL__WARN, "the ranks use TCP instead of UCX: %s cannot use UCX: %.*s",
-                 comm->names[unusable], DDL__FABRIC_REASON, why);
+        ddl__log(DDL__WARN, "the ranks use TCP instead of UCX: %s cannot use UCX: %s",
+                 comm->names[unusable], why);
     ddl__ucx_destroy(comm->fabric.ucx);
     comm->fabric.ucx = NULL;
-    free(rows);
     return status;
 }

@@ -13,6 +13,7 @@ typedef struct ddl__fabric {
     bool wanted;                  /* the member's links include ucx */
     bool required;                /* the links include ucx, but not tcp */
     ddl__ucx *ucx;                /* NULL if UCX is not usable or not needed */
+    bool given_up;                /* a member did not reach another, here or in a parent comm */
     char why[DDL__FABRIC_REASON]; /* the reason why UCX is not usable; "" if not needed */
 } ddl__fabric;
 
@@ -26,12 +27,17 @@ typedef struct ddl__fabric_offer {
 
 struct ddl_comm;
 
+/* Return what a child of a comm with this fabric begins with: a comm whose members did not reach
+ * each other has children that use TCP at once. */
+ddl__fabric ddl__fabric_inherit(const ddl__fabric *parent);
+
 /* Open UCX if this member wants it and has a TCP link. */
 ddl__fabric_offer ddl__fabric_open(struct ddl_comm *comm);
 
-/* Exchange the UCX addresses, and use UCX for all TCP links. If a member cannot use UCX, continue
- * over TCP, or return DDL_EUNSUPPORTED if a member requires UCX. All members call this with the
- * offers of all members, `stride` bytes apart, and get the same result. */
+/* Exchange the UCX addresses, probe the peers, and use UCX for all TCP links. If a member cannot
+ * use UCX, or does not reach a peer within DDL__UCX_PROBE_LIMIT, continue over TCP, or return
+ * DDL_EUNSUPPORTED if a member requires UCX. All members call this with the offers of all members,
+ * `stride` bytes apart, and get the same result. */
 ddl_status ddl__fabric_agree(struct ddl_comm *comm, const ddl__fabric_offer *offers, size_t stride,
                              const ddl__until *until);
 

@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All members of a comm use UCX, or none does. A member without a usable libucp is named. */
+/* All members of a comm use UCX, or none does. A member is named if it has no usable libucp, or if
+ * another member does not reach it. */
 #include <dlfcn.h>
 
+#include "net/ucx/ucx_link.h"
 #include "ranks.h"
 
 enum { SIZE = 3, VICTIM = 1 };
 
-static enum { WHOLE, MISSING, OLD, BROKEN } library; /* what VICTIM finds */
+/* A worker that has not reached a peer is not freed (ucx_link.h). */
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libucs.so\n";
+}
+
+static enum { WHOLE, MISSING, OLD, BROKEN, SILENT } library; /* what VICTIM finds */
 static _Thread_local bool is_victim;
 
 WRAP(void *, dlopen, (const char *name, int flags))
@@ -23,12 +32,26 @@ static void old_version(unsigned *major, unsigned *minor, unsigned *release)
     *release = 1;
 }
 
+/* What VICTIM sends is lost. */
+static ddl__ucs_result send_nothing(ddl__ucp_ep *ep, unsigned id, const void *header,
+                                    size_t header_bytes, const void *buffer, size_t bytes,
+                                    const ddl__ucp_request_param *param)
+{
+    return NULL;
+}
+
+static atomic_int opened; /* times that a member has loaded libucp */
+
 WRAP(void *, dlsym, (void *handle, const char *name))
 {
     if (is_victim && library == OLD && !strcmp(name, "ucp_get_version"))
         return (void *)(uintptr_t)old_version;
     if (is_victim && library == BROKEN && !strcmp(name, "ucp_am_send_nbx"))
         return NULL;
+    if (is_victim && library == SILENT && !strcmp(name, "ucp_am_send_nbx"))
+        return (void *)(uintptr_t)send_nothing;
+    if (!strcmp(name, "ucp_get_version"))
+        atomic_fetch_add(&opened, 1);
     return __real_dlsym(handle, name);
 }
 
@@ -42,6 +65,13 @@ typedef struct member {
 static member members[SIZE];
 static uint32_t kinds[SIZE];
 static const char *refusal; /* words of the message; NULL: the comm is created */
+
+static void check_sum(ddl_comm *comm)
+{
+    int32_t one = 1;
+    OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
+    CHECK(one == SIZE, "%d", one);
+}
 
 static void *run(void *argument)
 {
@@ -66,9 +96,13 @@ static void *run(void *argument)
         return NULL;
     }
     CHECK(status == DDL_OK, "rank %d: %d %s", rank, status, ddl_last_error());
-    int32_t one = 1;
-    OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
-    CHECK(one == SIZE, "%d", one);
+    check_sum(comm);
+    if (library == SILENT) {
+        ddl_comm *child;
+        OK(ddl_comm_duplicate(comm, NULL, &child));
+        check_sum(child);
+        ddl_comm_destroy(child);
+    }
     ddl_comm_destroy(comm);
     return NULL;
 }
@@ -113,6 +147,13 @@ int main(void)
         create("one cannot, and all require UCX", DDL_LINK_UCX, DDL_LINK_UCX);
         create("one cannot, and the others require UCX", DDL_LINK_UCX, both);
     }
+    library = SILENT;
+    refusal = "does not reach rank 1 on ";
+    create("one is not reached, and all require UCX", DDL_LINK_UCX, DDL_LINK_UCX);
+    refusal = NULL;
+    atomic_store(&opened, 0);
+    create("one is not reached", both, both);
+    CHECK(opened == SIZE, "UCX was opened %d times: the child comm did, too", opened);
     library = WHOLE;
     refusal = "do not include ucx";
     create("one uses TCP only, and the others require UCX", DDL_LINK_UCX, DDL_LINK_TCP);

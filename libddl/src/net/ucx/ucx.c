@@ -51,14 +51,16 @@ void ddl__ucx_fail(ddl__ucx_link *l, ddl__ucs_status status)
     l->lost_at = ddl__now() + DDL__LANE_REASON_LIMIT;
 }
 
-/* Close an endpoint by force, which ends its requests. ucx_settle waits for them. */
+/* Closing an endpoint by force ends its requests. */
+static const ddl__ucp_request_param by_force = {.fields = DDL__UCP_OP_FLAGS,
+                                                .flags = DDL__UCP_CLOSE_FORCE};
+
+/* Close an endpoint by force. ucx_settle waits for the end of its requests. */
 static void endpoint_abandon(ddl__ucx *ucx, int peer)
 {
-    static const ddl__ucp_request_param force = {.fields = DDL__UCP_OP_FLAGS,
-                                                 .flags = DDL__UCP_CLOSE_FORCE};
     if (!ucx->endpoints[peer])
         return;
-    ddl__ucs_result close = ucx->ucp.ep_close(ucx->endpoints[peer], &force);
+    ddl__ucs_result close = ucx->ucp.ep_close(ucx->endpoints[peer], &by_force);
     ucx->endpoints[peer] = NULL;
     if (close && !ddl__ucs_is_error(close))
         ucx->ucp.request_free(close);
@@ -126,8 +128,7 @@ void ddl__ucx_check(ddl__ucx_link *l)
         ddl__tcp_lose(l->tcp, "UCX", "the peer left before its last spans arrived");
 }
 
-/* Receive everything that has arrived, so that the descriptor reports the next arrival. */
-static void worker_arm(ddl__ucx *ucx)
+void ddl__ucx_arm(ddl__ucx *ucx)
 {
     do {
         while (ddl__ucx_progress(ucx))
@@ -140,7 +141,7 @@ static void ucx_poll(ddl__link *link)
 {
     ddl__ucx_link *l = ddl__ucx_of(link);
     pthread_mutex_lock(&l->ucx->lock);
-    worker_arm(l->ucx);
+    ddl__ucx_arm(l->ucx);
     ddl__ucx_check(l);
     pthread_mutex_unlock(&l->ucx->lock);
 }
@@ -153,7 +154,7 @@ static void ucx_sleeping(ddl__link *link, bool asleep)
     if (!asleep)
         l->ucx->armed = false;
     else if (!l->ucx->armed)
-        worker_arm(l->ucx);
+        ddl__ucx_arm(l->ucx);
     if (asleep && (l->lost_at || l->leaving))
         ddl__ucx_check(l);
     pthread_mutex_unlock(&l->ucx->lock);
@@ -364,7 +365,7 @@ static void endpoints_close(ddl__ucx *ucx)
 
 void ddl__ucx_destroy(ddl__ucx *ucx)
 {
-    if (!ucx)
+    if (!ucx || ddl__ucx_is_probing(ucx)) /* UCX's async thread may still use it */
         return;
     if (ucx->worker) {
         endpoints_close(ucx);

@@ -32,6 +32,17 @@ int ddl__ucx_fd(const ddl__ucx *ucx);
 /* Keep the addresses of all members: `rows`, a row for each rank. Takes ownership. */
 void ddl__ucx_set_addresses(ddl__ucx *ucx, void *rows, size_t row_bytes);
 
+/* Send a probe to this peer, which does the same, after ddl__ucx_set_addresses. */
+void ddl__ucx_probe(ddl__ucx *ucx, int peer);
+
+/* Let UCX work, and wait for events, at most this time. Return true once all probed peers are
+ * reached or have failed. */
+bool ddl__ucx_await_probes(ddl__ucx *ucx, int timeout_ms);
+
+/* Return the lowest rank that was probed and is not reached, or -1. *why is UCX's error, or NULL if
+ * there was none. */
+int ddl__ucx_find_unreached(ddl__ucx *ucx, const char **why);
+
 /* Send the spans of this TCP link, and receive those of the peer, over UCX from now on. The peer
  * does the same after the same span. `second`: it is the pair's link for messages. Called by the
  * driver. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ucx_link.h - the internals of links over UCX: ucx.c (creation, events and end), ucx_send.c,
- * ucx_receive.c, ucp_library.c (the system's library).
+ * ucx_receive.c, ucx_probe.c, ucp_library.c (the system's library).
  *
  * Design notes.
  *
@@ -11,6 +11,13 @@
  * header is read in place; UCX transfers a longer one (by rendezvous) directly from the sender's
  * memory to the place that the receiver names. Tag matching can do neither: it would write a span
  * of another operation into the receive buffer, or need a second message for each header.
+ *
+ * Probes. Before a comm uses UCX, each member sends a probe to the members to which its creation
+ * has opened connections, and receives theirs, within DDL__UCX_PROBE_LIMIT. Only so the members
+ * find out that an address is not reachable: UCX itself reports it after 30 s, and may then abort
+ * the process. All members then agree whether they use UCX (comm/fabric.c), and until then let UCX
+ * work, since a peer may need that to connect. UCX 1.13 aborts the process if an endpoint is closed
+ * while it connects. So if a peer was not reached, the worker is never used again, and not freed.
  *
  * Room. A sender may have DDL__UCX_WINDOW spans on a link that the receiver has not released. The
  * receiver returns the room in credits, which are messages without payload.
@@ -41,7 +48,7 @@
 #include "net/ucx/ucp_api.h"
 #include "net/ucx/ucx.h"
 
-enum { DDL__UCX_WINDOW = 64, DDL__UCX_SPAN = 1, DDL__UCX_CREDIT = 2 };
+enum { DDL__UCX_WINDOW = 64, DDL__UCX_SPAN = 1, DDL__UCX_CREDIT = 2, DDL__UCX_PROBE = 3 };
 
 /* The header of an active message. In a credit, `number` counts the released spans. */
 typedef struct ddl__ucx_head {
@@ -82,7 +89,8 @@ struct ddl__ucx_link {
     uint64_t farewell;             /* the number of spans sent, for the peer */
     bool opening;                  /* the connection of the TCP link was requested */
     bool closed;
-    ddl__ucx_sent credit;
+    ddl__ucx_sent credit; /* or probe */
+    bool probed, reached; /* a probe was sent; the peer's has arrived */
 
     uint64_t arrived, released, credited;
     uint64_t announced; /* number of spans that the peer has sent, once it leaves */
@@ -140,6 +148,12 @@ static inline unsigned ddl__ucx_progress(ddl__ucx *ucx)
     return n;
 }
 
+/* Receive all that has arrived, so that the descriptor reports the next arrival. */
+void ddl__ucx_arm(ddl__ucx *ucx);
+
+/* Without the lock: return true if a probe has neither arrived nor failed. */
+bool ddl__ucx_is_probing(ddl__ucx *ucx);
+
 /* Check the TCP link, and whether a failure or the end of a peer takes effect. */
 void ddl__ucx_check(ddl__ucx_link *l);
 
@@ -154,6 +168,9 @@ ddl__link_pending ddl__ucx_flush(ddl__link *link);
 
 /* With the lock held: return room to the peer if enough of it was released. */
 void ddl__ucx_return_room(ddl__ucx_link *l);
+
+/* With the lock held, before the link has sent a credit. */
+void ddl__ucx_send_probe(ddl__ucx_link *l);
 
 /* ---- ucx_receive.c ---- */
 

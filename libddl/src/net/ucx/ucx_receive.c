@@ -56,6 +56,17 @@ static ddl__ucs_status credit_arrived(void *argument, const void *header, size_t
     return DDL__UCS_OK;
 }
 
+static ddl__ucs_status probe_arrived(void *argument, const void *header, size_t header_bytes,
+                                     void *data, size_t bytes, const ddl__ucp_am_param *param)
+{
+    ddl__ucx_head head;
+    ddl__ucx_link *l = head_read(argument, header, header_bytes, &head);
+    (void)data, (void)bytes, (void)param;
+    if (l)
+        l->reached = true;
+    return DDL__UCS_OK;
+}
+
 bool ddl__ucx_handle_messages(ddl__ucx *ucx)
 {
     ddl__ucp_am_handler handler = {.fields = DDL__UCP_HANDLER_ID | DDL__UCP_HANDLER_FLAGS |
@@ -69,6 +80,10 @@ bool ddl__ucx_handle_messages(ddl__ucx *ucx)
     handler.id = DDL__UCX_CREDIT;
     handler.flags = DDL__UCP_AM_WHOLE;
     handler.arrived = credit_arrived;
+    if (ucx->ucp.am_handler(ucx->worker, &handler) != DDL__UCS_OK)
+        return false;
+    handler.id = DDL__UCX_PROBE;
+    handler.arrived = probe_arrived;
     return ucx->ucp.am_handler(ucx->worker, &handler) == DDL__UCS_OK;
 }
 

@@ -106,6 +106,12 @@ void ddl__ucx_return_room(ddl__ucx_link *l)
     message_send(&l->credit, DDL__UCX_CREDIT, NULL);
 }
 
+void ddl__ucx_send_probe(ddl__ucx_link *l)
+{
+    l->credit = (ddl__ucx_sent){.link = l};
+    message_send(&l->credit, DDL__UCX_PROBE, NULL);
+}
+
 void *ddl__ucx_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 {
     ddl__ucx *ucx = ddl__ucx_of(to[0])->ucx;
