@@ -165,7 +165,7 @@ static void test_arena_sizes_that_wrap(const ddl__arena *arena)
 {
     int fd = make_file(arena, WHOLE, true); /* lanes end behind the file */
     uint32_t readers = 1000;
-    uint64_t lanes = (128 + readers * LANE + 4095) & ~4095u,
+    uint64_t lanes = (256 + readers * LANE + 4095) & ~4095u,
              bytes = WHOLE - lanes - readers * (uint64_t)(LANES + PRIVATE);
     put(fd, &readers, sizeof readers, READERS);
     put(fd, &bytes, sizeof bytes, BYTES);
@@ -283,7 +283,7 @@ static void test_arena_readers(void)
  * starts, is rejected. */
 static void check_entry(bool beside, uint32_t offset)
 {
-    enum { ENTRY = 128 + 128 + 384, OFFSET = 24, BYTES_APART = 1000 };
+    enum { ENTRY = 256 + 128 + 384, OFFSET = 24, BYTES_APART = 1000 };
     two t = make_two();
     ddl__link *link = beside ? ddl__shm_link_beside(t.link) : t.link;
     ddl__link *other = beside ? ddl__shm_link_beside(t.other) : t.other;
