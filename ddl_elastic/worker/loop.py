@@ -794,14 +794,17 @@ class ElasticStep:
 
     def _reference(self) -> Iterator[Any]:
         """Yield the reference batch for the admission twice. Both shares have the same bits unless
-        the program keeps state from the first computation."""
+        the program keeps state from the first computation. It is a batch of step 0, also after a
+        resume: a worker that joins later computes it with the random numbers of that step."""
         loop = self._loop
+        number, self.number = self.number, 0
         yield from self._share(0, partial(self._loader.read, 0))
         first, marks = self._digest(), loop.checks.marks()
         loop.framework.free(self._computed or [])
         yield from self._share(0, partial(self._loader.read, 0))
         if self._digest() != first:
             loop.checks.differs(marks)
+        self.number = number
 
     def _digest(self) -> ShareDigest:
         """Return the digest of the last computed share."""

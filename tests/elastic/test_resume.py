@@ -44,6 +44,25 @@ def test_all_workers_are_killed(run_program: Any, tmp_path: Path, alone: dict[st
     assert resumed[1] in range(resumed[0], STEPS, 10)
 
 
+@pytest.mark.parametrize(
+    "local", [{}, pytest.param({"local_steps": 2}, marks=pytest.mark.slow)], ids=["steps", "rounds"]
+)
+def test_workers_join_after_a_resume(
+    run_program: Any, tmp_path: Path, local: dict[str, int]
+) -> None:
+    """A joining worker, whose program is at step 0, computes the same reference share."""
+    saved = {"checkpoint": "saved", "every": 5, "passes": PASSES, **local}
+    first = {**saved, "workers": 1, "kill": [[20, 0]], "changes": 0}
+    resumed = {**saved, "workers": "1:2", "start": 1, "resize": [[21, 2]], "changes": 1}
+    reference = {"workers": 1, "passes": PASSES, **local}
+    killed, report, alone = train(run_program, tmp_path, first, resumed, reference)
+    assert killed["state"] == "failed"
+    assert "resumed after" in report["shown"]
+    kinds = {each["kind"] for each in report["events"]} - {"balanced"}
+    assert kinds == {"joined"}, report["events"]
+    assert report["hash"] == alone["hash"]
+
+
 @pytest.mark.slow
 def test_a_job_that_is_done(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
     case = {"workers": 2, "checkpoint": "saved", "every": 40, "keep": 2, "passes": PASSES}
