@@ -233,6 +233,8 @@ def main() -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="the names of the runs to make")
     parser.add_argument("--limit", type=float, default=1500, help="seconds for all of them")
     arguments = parser.parse_args()
+    if unknown := set(arguments.runs) - {run.name for run in RUNS}:
+        parser.error(f"no run {' '.join(sorted(unknown))}; runs: {' '.join(r.name for r in RUNS)}")
     missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
     if missing:
         print(f"SKIPPED: install Debian's {' '.join(missing)}")
