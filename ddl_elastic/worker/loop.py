@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop for custom programs: `for step in loop.steps(...)`, `for x, y in step`.
-
-Iterating over a step yields the batches of this process's shares. The iteration also handles
-recovery: after a death it yields the adopted shares, and it ends when the step is agreed on.
-"""
+"""The training loop for custom programs: `for step in loop.steps(...)`. See elastic_step.py for
+the steps that it yields."""
 
 from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -23,11 +19,9 @@ from ddl_core import Comm
 from ddl_elastic.base import environment
 from ddl_elastic.base.audits import AuditError, find_options
 from ddl_elastic.frameworks.protocol import (
-    MODE,
     Array,
     Digest,
     Framework,
-    Ready,
     Share,
     State,
     Summed,
@@ -50,7 +44,6 @@ from ddl_elastic.shares.loading import (
 from ddl_elastic.shares.sampler import Sampler, share_seed
 from ddl_elastic.step import admission
 from ddl_elastic.step.audit import Audit
-from ddl_elastic.step.digest import ShareDigest, digest_share
 from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.reform import Watch
 from ddl_elastic.step.step import (
@@ -67,6 +60,7 @@ from ddl_elastic.storage.saving import Policy, Saver
 from ddl_elastic.worker import change, evaluation, rollback
 from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.checkpoint_writers import CheckpointWriters
+from ddl_elastic.worker.elastic_step import ElasticStep
 from ddl_elastic.worker.evaluation import EvaluationHistory, Table
 from ddl_elastic.worker.observer import Observer
 from ddl_elastic.worker.reporter import Reporter
@@ -683,7 +677,7 @@ class Loop:
         return owned.union(worker for worker, rank in audits if rank == own)
 
 
-MakeStep = Callable[[Loop, int, Loader, int], "ElasticStep"]  # see ElasticStep
+MakeStep = Callable[[Loop, int, Loader, int], ElasticStep]  # see ElasticStep
 
 
 @dataclass(frozen=True)
@@ -713,179 +707,3 @@ class _Call:
     batch: int
     load: Callable[[range], Loader]
     make_step: MakeStep
-
-
-class ElasticStep:
-    """One step of a loop. Iterating over it yields the batches of this process's shares."""
-
-    def __init__(self, loop: Loop, number: int, loader: Loader, stop: int) -> None:
-        self.number = number  # counted from 0, over all passes
-        self._stop = stop  # the first step after the current call
-        self.worker = -1  # the logical worker of the batch that was yielded last
-        self.is_agreed = False
-        self._loop, self._loader = loop, loader
-        self._step: Step | None = None
-        self.lost: StateLost | None = None  # the error if the step has no result
-        self._admission: Recovery | None = None
-        self._computed: Share | None = []  # the last share; None until it is computed
-
-    @property
-    def is_behind(self) -> bool:
-        """True if this rank has not seen the end of the step's vote."""
-        return self._step is not None and self._step.behind
-
-    @property
-    def recovery(self) -> Recovery | None:
-        """The cost of deaths in this step, or None if there were none."""
-        found = self._step.recovery if self._step else None
-        return replace(found, step=self.number) if found else self._admission
-
-    def __iter__(self) -> Iterator[Any]:
-        loop, framework = self._loop, self._loop.framework
-        if loop.awaits_admission:
-            framework.result()
-            yield from self._reference()
-            self._admission = loop.admit(self._computed or [])
-            loop.load_resumed()
-        loop.save_initial_state()
-        if not loop.arrives(self._stop):
-            self._pass_by()
-            return
-        self._begin()
-        if audit := loop.group.audit:
-            audit.step = self.number
-        if not loop.replay():
-            self._step = loop.new_step(
-                framework,
-                f"step {self.number}",
-                may_switch=self.number + 1 < self._stop,
-                trains=True,
-            )
-            if self._step.has_audits:
-                self._step.record_state(self._digest_state())
-            try:
-                yield from self._shares(self._step)
-            except StateLost as error:
-                assert loop.group.shards
-                loop.group.shards.forget()
-                self.lost, self.is_agreed = error, True
-                return
-        if loop.group.saver:
-            loop.group.saver.wait_for_copy()
-        # Make the random numbers of an optimizer or a schedule the same on all ranks.
-        framework.seed(share_seed(loop.seed, self.number, loop.logical))
-        self._apply()
-        loop.advance(self._step, trained=True)
-        self.is_agreed = True
-
-    def _apply(self) -> None:
-        self._loop.framework.apply()
-
-    def _shares(self, step: Step) -> Iterator[Any]:
-        """Yield the batches of this rank's shares."""
-        loop = self._loop
-        for worker in step.shares():
-            began = time.monotonic()
-            yield from self._share(worker, partial(self._loader.take, self.number))
-            if step.is_audit:
-                loop.reporter.audited()
-            else:
-                loop.reporter.computed(time.monotonic() - began)
-
-    def _reference(self) -> Iterator[Any]:
-        """Yield the reference batch for the admission twice. Both shares have the same bits unless
-        the program keeps state from the first computation. It is a batch of step 0, also after a
-        resume: a worker that joins later computes it with the random numbers of that step."""
-        loop = self._loop
-        number, self.number = self.number, 0
-        yield from self._share(0, partial(self._loader.read, 0))
-        first, marks = self._digest(), loop.checks.marks()
-        loop.framework.free(self._computed or [])
-        yield from self._share(0, partial(self._loader.read, 0))
-        if self._digest() != first:
-            loop.checks.differs(marks)
-        self.number = number
-
-    def _digest(self) -> ShareDigest:
-        """Return the digest of the last computed share."""
-        return digest_share((str(n), array) for n, array in enumerate(self._computed or []))
-
-    def _digest_state(self) -> ShareDigest:
-        """Return the digest of the state before the step. It excludes the state that the program
-        saves with also=, which a mistake in the program may make wrong on one rank."""
-        loop, framework = self._loop, self._loop.framework
-        framework.seed(share_seed(loop.seed, self.number, loop.logical))
-        framework.begin(0)  # the buffers are as they were
-        state = sorted(framework.state().items())  # a loaded state may have another order
-        return digest_share(
-            (name, each.data) for name, each in state if not name.startswith((MODE, "also."))
-        )
-
-    def _pass_by(self) -> None:
-        """Skip a step of a call that this rank has missed. The program computes with filler values,
-        and loading the received state undoes their effect."""
-        framework, shards = self._loop.framework, self._loop.group.shards
-        for array in framework.result():
-            array.fill(1)
-        if shards:  # this rank has received ranges, which must not change
-            shards.abandon()
-        else:
-            self._apply()
-        self.is_agreed = True
-
-    def _begin(self) -> None:
-        """Move a joining worker to the other ranks' position, and begin the step."""
-        loop = self._loop
-        loop.arrive()
-        if self.number != loop.position["next"]:
-            self.number = loop.position["next"]
-            self._loader.seek(self.number)
-
-    def _share(self, worker: int, read: Callable[[int], Any]) -> Iterator[Any]:
-        """Yield the batch of a worker's share, which `read` returns. Raises RuntimeError if it was
-        not computed."""
-        loop, framework = self._loop, self._loop.framework
-        recorder = loop.recorder if self._step else None
-        if recorder:
-            recorder.begin_share(self.number, worker)
-        batch = read(worker)
-        if recorder:
-            recorder.read(batch)
-        framework.seed(share_seed(loop.seed, self.number, worker))
-        framework.begin(worker)
-        self.worker, self._computed = worker, None
-        yield batch
-        if self._computed is None:
-            raise RuntimeError(
-                f"a share of step {self.number} was not computed: call step.backward(loss) for each"
-                " batch that the step yields"
-            )
-
-    def backward(self, loss: Any, weight: Any = 1.0) -> None:
-        """Compute the gradients of this share. Replaces loss.backward().
-
-        weight  the number of terms if the loss is a sum. The gradients of all shares are then added
-                and divided by the sum of all weights. Without weights they are averaged.
-        """
-        self._compute(lambda ready: self._loop.framework.backward(loss, ready, weight))
-
-    def run(self, batch: Any) -> None:
-        """Compute this share in a job without a custom loop."""
-        self._compute(lambda ready: self._loop.framework.run(batch, ready))
-
-    def _compute(self, compute: Callable[[Ready | None], Share]) -> None:
-        if self._computed is not None:
-            raise RuntimeError("step.backward() is called once for each batch of the step")
-        if self._step is None:  # the reference share of the admission
-            self._computed = compute(None)
-            return
-        step, framework, recorder = self._step, self._loop.framework, self._loop.recorder
-        share = self._computed = compute(None if recorder else step.early(self.worker))
-        if recorder:
-            recorder.computed(framework, share)
-        if step.needs_digest(self.worker):
-            step.record(self.worker, digest_share(framework.tensors(share)))
-        if step.is_audit:
-            framework.free(share)
-        else:
-            step.add(self.worker, share)

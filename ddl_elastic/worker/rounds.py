@@ -20,7 +20,8 @@ from typing import Any
 from ddl_elastic.frameworks.protocol import LocalFramework
 from ddl_elastic.shares.loading import Collate, Dataset, Loader, SampleStream, count_steps
 from ddl_elastic.shares.sampler import share_seed
-from ddl_elastic.worker.loop import ElasticStep, Loop, MakeStep, _Source
+from ddl_elastic.worker.elastic_step import ElasticStep
+from ddl_elastic.worker.loop import Loop, MakeStep, _Source
 
 REFERENCE = 2  # local steps of the reference share, with which ranks compare their bits
 
