@@ -53,10 +53,10 @@ ENVIRONMENT = {
 
 @dataclass
 class Place:
-    """The two nodes: the beginning of their commands, and their addresses."""
+    """The nodes: the beginning of their commands, and their addresses."""
 
-    enter: list[list[str]] = field(default_factory=lambda: [[], []])
-    addresses: list[str] = field(default_factory=lambda: ["127.0.0.1", "127.0.0.1"])
+    enter: list[list[str]] = field(default_factory=lambda: [[]] * 4)
+    addresses: list[str] = field(default_factory=lambda: ["127.0.0.1"] * 4)
     interface: str = "lo"
 
 
@@ -86,18 +86,20 @@ class Server:
 
 
 def commands(workers: int, model: Path, address: str, ports: tuple[int, int]) -> list[list[str]]:
-    """Return the page's command of each node, for that many workers: one node if there is one."""
+    """Return the page's command of each node, for one worker on each."""
     places = {"MODEL": str(model), "HOST_A": address}
     found = []
     for line in re.findall(r"^DDL_TORCH_SERVE=gloo (vllm serve .*)", PAGE.read_text(), re.M):
         program, *words = [places.get(word, word) for word in shlex.split(line)]
-        words[words.index("--tensor-parallel-size") + 1] = str(workers)
-        words[words.index("--nnodes") + 1] = str(min(workers, 2))
+        for option in ("--tensor-parallel-size", "--nnodes"):
+            words[words.index(option) + 1] = str(workers)
         words += ["--enforce-eager", "--max-model-len", "512", "--master-port", str(ports[1])]
         found.append([str(Path(sys.executable).with_name(program)), *words])
-    assert len(found) == 2
-    found[0] += ["--host", address, "--port", str(ports[0])]
-    return found[: min(workers, 2)]
+    first, second = found
+    first += ["--host", address, "--port", str(ports[0])]
+    number = second.index("--node-rank") + 1
+    others = [[*second[:number], str(n), *second[number + 1 :]] for n in range(1, workers)]
+    return [first, *others]
 
 
 @contextmanager
