@@ -181,7 +181,8 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
             check(lib.ddl_comm_expel(handle, chosen, reason.encode()))
 
     def failed(self) -> list[int]:
-        """Return the ranks known to be dead, in ascending order."""
+        """Return the ranks known to be dead, in ascending order. A rank whose death another rank
+        has reported appears here a moment after the error."""
         ranks, count = ffi.new("int[]", self.size), ffi.new("int *")
         with self._held() as handle:
             check(lib.ddl_comm_failed(handle, ranks, self.size, count))

@@ -334,7 +334,9 @@ DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
 
 /* Return the members known to be dead. Stores up to `capacity` of their ranks in `ranks`, in
  * ascending order, and the number of dead members in *count. ranks may be NULL if capacity is 0.
- * Thread-safe. Does not block. */
+ * An operation may fail with DDL_EPEER before its member is in this list, if another member has
+ * reported the death: this member's failure detector confirms it a moment later. ddl_comm_shrink
+ * does not need the list. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count);
 
 /* Declare a member dead, as if its process had exited. An agent calls this if the member hangs, a
