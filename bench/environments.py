@@ -23,7 +23,7 @@ PACKAGES = {
     "libddl": ["numpy", "ml_dtypes", str(ROOT)],
     "gloo": ["numpy", _TORCH],
     "ddl_torch": ["numpy", _TORCH, str(ROOT)],
-    "commux": ["numpy", _TORCH, "commux==0.2.1"],
+    "commux": ["numpy", "torch==2.12.0", "commux==0.2.1"],  # it does not load with a later PyTorch
     "torchft": ["numpy", _TORCH, "torchft==0.2.0", str(ROOT)],
     "ray": ["numpy", _TORCH, "ray[train]==2.60.0"],
     "horovod": ["--no-build-isolation", "horovod==0.28.1"],

@@ -13,7 +13,13 @@ from bench.environments import ROOT, cache_folder, compile_loop, interpreter
 LIBRARIES = ("libddl", "gloo", "openmpi", "mpich", "impi")  # measured by default
 MPIS = ("openmpi", "openmpi_yield", "mpich", "impi")  # openmpi_yield waits by sched_yield
 BACKENDS = {"gloo": "gloo", "ddl_torch": "ddl", "commux": "ucx"}  # of torch.distributed
-ALL_LIBRARIES = (*LIBRARIES, "openmpi_yield", "ddl_torch", "commux")
+# Libraries that are measured with other settings, too: the variant's name, and the library's.
+VARIANTS = {"openmpi_yield": "openmpi", "openmpi_ucx": "openmpi", "libddl_ucx": "libddl"}
+ALL_LIBRARIES = (*LIBRARIES, *VARIANTS, "ddl_torch", "commux")
+OVER_UCX = ("libddl_ucx", "openmpi_ucx", "commux")
+# Open MPI uses UCX only with the networks of this list, which leaves out TCP.
+_OVER_UCX = ["--mca", "pml", "ucx"]
+_OVER_UCX += ["--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]
 
 
 class Placement(Protocol):
@@ -74,7 +80,12 @@ class Library:
         pinned = not placement.loops and self.name not in ("gloo", "commux")
         env = {"PYTHONDONTWRITEBYTECODE": "1", "BENCH_LOOP": str(self.loop or "")}
         env |= {"BENCH_PIN": str(int(pinned)), "BENCH_BACKEND": BACKENDS.get(self.name, "")}
-        if self.name in MPIS:
+        if self.name in OVER_UCX and len(placement.hosts) > 1:
+            # UCX takes the lab's hosts for one, and would use shared memory between them.
+            env |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": placement.interface()}
+        if self.name == "libddl_ucx":
+            env["DDL_LINKS"] = "inproc,shm,ucx"
+        if self.kind == "mpi":
             return [self._mpirun(placement, worker, env)]
         size, port, secret = sum(placement.hosts), free_port(), "bench"
         places = [host for host, ranks in enumerate(placement.hosts) for _ in range(ranks)]
@@ -113,7 +124,8 @@ class Library:
                 command += ["--prtemca", "plm_ssh_agent", str(_remote_shell(placement))]
                 command += ["--mca", "btl_tcp_if_include", placement.interface()]
                 btl = "self,tcp" if max(placement.hosts) == 1 else "self,sm,tcp"
-                command += ["--mca", "pml", "ob1", "--mca", "btl", btl]
+                own = ["--mca", "pml", "ob1", "--mca", "btl", btl]
+                command += _OVER_UCX if self.name in OVER_UCX else own
                 command += ["--prefix", str(prefix)]
         else:
             env = {**env, "I_MPI_PIN": "0", "I_MPI_ROOT": str(prefix), "HYDRA_BINDING": "none"}
@@ -138,8 +150,9 @@ def find(name: str, python: Path | None = None, from_c: bool = False) -> Library
     `python` is an interpreter that has ddl_core, to use instead; `name` is then only a label.
     `from_c`: also compile the loop of calls from C.
     """
-    kind = "mpi" if name in MPIS else "pytorch" if name in BACKENDS else "ddl"
-    python = python or interpreter("openmpi" if name == "openmpi_yield" else name)
+    library = VARIANTS.get(name, name)
+    kind = "mpi" if library in MPIS else "pytorch" if name in BACKENDS else "ddl"
+    python = python or interpreter(library)
     loop = compile_loop(name, kind, python) if from_c and kind != "pytorch" else None
     return Library(name, kind, python, loop)
 

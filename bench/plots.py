@@ -15,9 +15,10 @@ TITLES = {
     "gloo": "Gloo",
     "openmpi": "Open MPI",
     "openmpi_yield": "Open MPI yielding",
+    "openmpi_ucx": "Open MPI over UCX",
     "mpich": "MPICH",
     "impi": "Intel MPI",
-    "commux": "UCX",
+    "commux": "commux",
 }
 _MARKERS = {"from C": "v", "async": "x", "named": "+"}
 
