@@ -102,9 +102,18 @@ RUNS = (
         r"rank \d on .* cannot use UCX: it does not reach rank \d on ",
         1,
     ),
+    Run("detection", f"DDL_TEST_UCX=1 UCX_TLS=rc_v {RIGHT}", "./test_detection", "stopped"),
     falls_back("chosen_gid_rc", "UCX_TLS=rc_v", IDLE),
     falls_back("wrong_gid_ud", f"{WRONG} UCX_TLS=ud_v", IDLE),
     falls_back("wrong_gid_all", f"{WRONG} UCX_TLS=all"),
+    # The last run, because the network stays down. TCP continues over the loopback interface.
+    Run(
+        "device_down",
+        f"DDL_LINKS=ucx DDL_LOG=info DDL_INTERFACES=lo UCX_TLS=rc_v {RIGHT}",
+        f"(sleep {IDLE // 2}; ip link set eth0 down) & {ranks(2, IDLE)}",
+        "uses UCX .*UCX",
+        1,
+    ),
 )
 
 
