@@ -79,10 +79,13 @@ build-c-tests:
 test-c: ## test the C library, optimised and without a sanitizer
 	@$(stages_without_venv) c
 
-test-ucx: ## test links over UCX with the system's libucp, over its TCP; seven minutes
+UCX_TESTS := operations comm failures shrink expel group order split swap invariant errors completion misuse dump metrics trace wire
+test-ucx: $(VENV)/test.stamp ## test links over UCX, over its TCP; as root also on hosts of a lab; UCX=DIR takes the libucp of that folder; twelve minutes
 	cmake -S libddl -B build/ucx -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON >/dev/null
 	cmake --build build/ucx
-	cd build/ucx && ctest --output-on-failure -L ucx -R ucx
+	cd build/ucx && LD_LIBRARY_PATH=$(UCX) ctest --output-on-failure -L ucx -R ucx
+	DDL_LINKS=ucx UCX_TLS=tcp UCX_NET_DEVICES=lo LD_LIBRARY_PATH=$(UCX) $(VENV)/bin/pytest -q $(UCX_TESTS:%=tests/core/test_%.py)
+	LD_LIBRARY_PATH=$(UCX) $(VENV)/bin/pytest -q -m '' tests/lab/test_ucx_hosts.py
 
 test-rdma: ## test links over UCX and soft-RoCE, in an emulated machine; needs Debian's qemu-system-x86 busybox-static kmod cpio; RDMA=RUN for one of its runs
 	cmake -S libddl -B build/ucx -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON >/dev/null
