@@ -18,6 +18,7 @@ static void endpoint_failed(void *argument, ddl__ucp_ep *ep, ddl__ucs_status sta
 {
     ddl__ucx_link *pair = argument;
     (void)ep;
+    pair->connected = true;
     ddl__ucx_fail(&pair[0], status);
     ddl__ucx_fail(&pair[1], status);
 }
@@ -55,15 +56,28 @@ void ddl__ucx_fail(ddl__ucx_link *l, ddl__ucs_status status)
 static const ddl__ucp_request_param by_force = {.fields = DDL__UCP_OP_FLAGS,
                                                 .flags = DDL__UCP_CLOSE_FORCE};
 
-/* Close an endpoint by force. ucx_settle waits for the end of its requests. */
+/* Close an endpoint by force once it is connected. ucx_settle waits for the end of its requests. */
 static void endpoint_abandon(ddl__ucx *ucx, int peer)
 {
-    if (!ucx->endpoints[peer])
+    ucx->links[2 * peer].abandoned = true;
+    if (!ucx->endpoints[peer] || !ucx->links[2 * peer].connected)
         return;
     ddl__ucs_result close = ucx->ucp.ep_close(ucx->endpoints[peer], &by_force);
     ucx->endpoints[peer] = NULL;
     if (close && !ddl__ucs_is_error(close))
         ucx->ucp.request_free(close);
+}
+
+/* Abandon the endpoints that have connected since an abort. Return the number of the others. */
+static unsigned abandon_connected(ddl__ucx *ucx)
+{
+    unsigned n = 0;
+    for (int i = 0; i < ucx->size; i++) {
+        if (ucx->links[2 * i].abandoned)
+            endpoint_abandon(ucx, i);
+        n += ucx->links[2 * i].abandoned && ucx->endpoints[i];
+    }
+    return n;
 }
 
 static unsigned count_pending(const ddl__ucx *ucx)
@@ -79,10 +93,13 @@ static void ucx_settle(ddl__link *link)
     ddl__ucx *ucx = ddl__ucx_of(link)->ucx;
     pthread_mutex_lock(&ucx->lock);
     int64_t limit = ddl__now() + DDL__UCX_FLUSH_LIMIT;
+    unsigned connecting, pending;
     do {
         ddl__ucx_progress(ucx);
-    } while (count_pending(ucx) && ddl__now() < limit);
-    unsigned pending = count_pending(ucx);
+        connecting = abandon_connected(ucx);
+        pending = count_pending(ucx);
+    } while (connecting + pending && ddl__now() < limit);
+    ucx->unusable = connecting > 0;
     if (pending)
         ddl__log(DDL__WARN, "UCX has not finished %u requests after the end of a comm", pending);
     pthread_mutex_unlock(&ucx->lock);
@@ -133,7 +150,7 @@ void ddl__ucx_arm(ddl__ucx *ucx)
     do {
         while (ddl__ucx_progress(ucx))
             ;
-    } while (ucx->ucp.worker_arm(ucx->worker) == DDL__UCS_BUSY);
+    } while (!ucx->unusable && ucx->ucp.worker_arm(ucx->worker) == DDL__UCS_BUSY);
     ucx->armed = true;
 }
 
@@ -355,9 +372,12 @@ static void endpoints_close(ddl__ucx *ucx)
     }
     for (int i = 0; i < ucx->size; i++) {
         void *request = ucx->endpoints[i];
-        while (request && ucx->ucp.request_check(request) == DDL__UCS_INPROGRESS &&
+        ddl__ucs_status status = DDL__UCS_OK;
+        while (request && (status = ucx->ucp.request_check(request)) == DDL__UCS_INPROGRESS &&
                ddl__now() < limit)
             ddl__ucx_progress(ucx);
+        if (status == DDL__UCS_INPROGRESS && !ucx->links[2 * i].connected)
+            ucx->unusable = true;
         if (request)
             ucx->ucp.request_free(request);
     }
@@ -365,10 +385,12 @@ static void endpoints_close(ddl__ucx *ucx)
 
 void ddl__ucx_destroy(ddl__ucx *ucx)
 {
-    if (!ucx || ddl__ucx_is_probing(ucx)) /* UCX's async thread may still use it */
+    if (!ucx || ucx->unusable || ddl__ucx_is_probing(ucx)) /* a thread of UCX may still use it */
         return;
     if (ucx->worker) {
         endpoints_close(ucx);
+        if (ucx->unusable)
+            return;
         if (ucx->address)
             ucx->ucp.worker_release_address(ucx->worker, ucx->address);
         ucx->ucp.worker_destroy(ucx->worker);

@@ -18,6 +18,7 @@
  * the process. All members then agree whether they use UCX (comm/fabric.c), and until then let UCX
  * work, since a peer may need that to connect. UCX 1.13 aborts the process if an endpoint is closed
  * while it connects. So if a peer was not reached, the worker is never used again, and not freed.
+ * The same holds for an endpoint of a later first use that has not connected when the comm ends.
  *
  * Room. A sender may have DDL__UCX_WINDOW spans on a link that the receiver has not released. The
  * receiver returns the room in credits, which are messages without payload.
@@ -91,6 +92,8 @@ struct ddl__ucx_link {
     bool closed;
     ddl__ucx_sent credit; /* or probe */
     bool probed, reached; /* a probe was sent; the peer's has arrived */
+    bool connected;       /* of the first: UCX has connected the endpoint, or has given up */
+    bool abandoned;       /* of the first: an abort is to close the endpoint by force */
 
     uint64_t arrived, released, credited;
     uint64_t announced; /* number of spans that the peer has sent, once it leaves */
@@ -114,6 +117,7 @@ struct ddl__ucx {
     pthread_mutex_t lock;
     int rank, size, fd;
     bool armed;
+    bool unusable; /* an endpoint connects, and cannot be closed: do not use the worker again */
     void *address;
     size_t address_bytes;
     char *rows; /* the addresses of the members */
@@ -143,7 +147,7 @@ void ddl__ucx_fail(ddl__ucx_link *l, ddl__ucs_status status);
 /* Let UCX work, which may open a connection that is not armed. */
 static inline unsigned ddl__ucx_progress(ddl__ucx *ucx)
 {
-    unsigned n = ucx->ucp.worker_progress(ucx->worker);
+    unsigned n = ucx->unusable ? 0 : ucx->ucp.worker_progress(ucx->worker);
     ucx->armed = ucx->armed && !n;
     return n;
 }

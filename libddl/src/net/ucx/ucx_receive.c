@@ -139,6 +139,8 @@ static void fetched(void *request, ddl__ucs_status status, size_t bytes, void *u
         l->ucx->ucp.request_free(request);
     if (status != DDL__UCS_OK)
         ddl__ucx_fail(l, status);
+    else
+        l->ucx->links[2 * l->peer].connected = true;
 }
 
 static void fetch(ddl__ucx_link *l, ddl__ucx_arrival *a, void *place)

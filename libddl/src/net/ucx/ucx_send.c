@@ -17,6 +17,8 @@ static void sent(void *request, ddl__ucs_status status, void *user_data)
     }
     if (status != DDL__UCS_OK)
         ddl__ucx_fail(l, status);
+    else
+        l->ucx->links[2 * l->peer].connected = true;
     if (s == &l->credit && status == DDL__UCS_OK)
         ddl__ucx_return_room(l);
 }
