@@ -98,7 +98,7 @@ static void use_links(const pair_links *m, int peer, int fd, int messages_fd, in
     ddl__link *link = m->links[peer], *messages = m->messages[peer];
     REQUIRE(link->state == DDL__LINK_OPEN && messages->state == DDL__LINK_OPEN, "states %d, %d",
             link->state, messages->state);
-    REQUIRE(!link->ops->shared || messages == ddl__shm_link_beside(link), "not the one beside");
+    REQUIRE(!link->shared || messages == ddl__shm_link_beside(link), "not the one beside");
     use_link(messages, messages_fd, in);
     use_link(link, fd, in);
 }

@@ -19,7 +19,7 @@ static bool has_tcp_link(const ddl_comm *comm)
     bool found = false;
     for (int i = 0; i < comm->size && !found; i++) {
         const ddl__link *link = ddl__engine_links(comm->engine)[i];
-        found = link && !link->ops->shared;
+        found = link && !link->shared;
     }
     return found;
 }
@@ -74,7 +74,7 @@ static void carry_all(void *context)
         ddl__link *links[] = {ddl__engine_links(comm->engine)[i],
                               ddl__engine_message_links(comm->engine)[i]};
         for (int second = 0; second < 2; second++)
-            if (links[second] && !links[second]->ops->shared)
+            if (links[second] && !links[second]->shared)
                 ddl__ucx_carry(comm->fabric.ucx, links[second], i, second);
     }
 }
@@ -82,7 +82,7 @@ static void carry_all(void *context)
 static ddl__link *tcp_link(const ddl_comm *comm, int peer)
 {
     ddl__link *link = ddl__engine_links(comm->engine)[peer];
-    return link && !link->ops->shared ? link : NULL;
+    return link && !link->shared ? link : NULL;
 }
 
 static void fabric_use(ddl_comm *comm)

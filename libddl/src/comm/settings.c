@@ -71,7 +71,7 @@ static ddl_status sharing_compare(const ddl_comm *comm, const settings *own, con
 
 static void link_shorten(ddl__link *link)
 {
-    if (link && !link->ops->shared)
+    if (link && !link->shared)
         ddl__tcp_link_shorten(link);
 }
 
@@ -164,7 +164,7 @@ static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sha
     if (!shared)
         return ddl__fail(DDL_ENOMEM, "out of memory for %d members", comm->size);
     for (int i = 0; i < comm->size; i++) {
-        shared[i] = i == comm->rank || (links[i] && links[i]->ops->shared);
+        shared[i] = i == comm->rank || (links[i] && links[i]->shared);
         comm->local_size += shared[i];
         comm->local_rank += i < comm->rank && shared[i];
     }

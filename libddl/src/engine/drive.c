@@ -29,10 +29,10 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
     bool shared = false;
     for (int i = 0; i < engine->config.size; i++) {
         ddl__link *link = engine->config.links[i];
-        if (!link || (shared && link->ops->shared))
+        if (!link || (shared && link->shared))
             continue;
         link->ops->sleeping(link, asleep);
-        shared = shared || link->ops->shared;
+        shared = shared || link->shared;
     }
     if (ddl__has_more(engine))
         ddl__messages_sleeping(engine->messages, asleep);
@@ -128,7 +128,7 @@ uint64_t ddl__starts_here(const void *context)
     uint64_t core = ddl__start_here(0), sum = 0;
     for (int i = 0; engine->neighbour && i < engine->config.size; i++) {
         const ddl__link *link = engine->config.links[i];
-        uint64_t start = link && link->ops->shared ? link->ops->start_of(link) : 0;
+        uint64_t start = link && link->shared ? link->ops->start_of(link) : 0;
         if (start && (start & DDL__CORES) == core)
             sum += start;
     }

@@ -19,7 +19,7 @@ static bool engine_watch_fd(ddl__engine *engine, int fd, ddl__link *link)
                                 .data.ptr = link};
     if (!link)
         event.events = EPOLLIN;
-    else if (link->ops->shared) /* without EPOLLOUT: no thread waits for room in a peer's bell */
+    else if (link->shared) /* without EPOLLOUT: no thread waits for room in a peer's bell */
         event.events = EPOLLIN | EPOLLET;
     /* If links share a descriptor, the first link polls it. */
     return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) || errno == EEXIST;
@@ -53,7 +53,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     atomic_init(&engine->references, 1);
     engine->probed_at = ddl__now();
     for (int i = 0; i < config->size && !engine->neighbour; i++)
-        if (config->links[i] && config->links[i]->ops->shared)
+        if (config->links[i] && config->links[i]->shared)
             engine->neighbour = config->links[i];
     engine->wait_policy.starts_here = ddl__starts_here;
     engine->wait_policy.context = engine;
@@ -129,7 +129,7 @@ void ddl__engine_peer_died(ddl__engine *engine, int rank)
 void ddl__engine_peer_gone(ddl__engine *engine, int rank)
 {
     ddl__link *link = engine->config.links[rank];
-    if (link && link->ops->peer_ended)
+    if (link && link->shared)
         link->ops->peer_ended(link);
 }
 

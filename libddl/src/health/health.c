@@ -49,7 +49,7 @@ static ddl_status check_members(ddl__health *h)
         if (link->state == DDL__LINK_LEFT)
             ddl__member_left_early(h->membership, i);
         if (link->state == DDL__LINK_LOST)
-            ddl__member_ended_early(h->membership, i, link->ops->shared, ddl__now());
+            ddl__member_ended_early(h->membership, i, link->shared, ddl__now());
     }
     return ddl__until_check(h->config.until);
 }
@@ -118,7 +118,7 @@ static bool dial_peer(ddl__health *h, int peer)
     socklen_t length = sizeof to;
     const ddl__address *address = &h->config.addresses[peer];
     const ddl__link *link = ddl__engine_links(h->engine)[peer];
-    if (link->ops->shared) {
+    if (link->shared) {
         length = ddl__address_unix(&address->endpoint, &to);
         return dial_start_at(h, peer, (struct sockaddr *)&to, length);
     }

@@ -54,7 +54,6 @@ struct ddl__region;
 typedef struct ddl__link_ops {
     const char *kind; /* "shm", ... */
     bool zero_copy;   /* send_user does not copy; prefer it to reserve and publish */
-    bool shared;      /* readers read the sender's memory in place */
 
     /* Reserve memory for one span to all of `to` (links of one kind and comm). Return NULL while
      * there is no room. Reserved spans are published in the order of reservation. If memory is
@@ -135,8 +134,9 @@ typedef struct ddl__link_ops {
 enum { DDL__LINK_REASON = 256 };
 
 struct ddl__link {
-    const ddl__link_ops *ops;
-    int fd; /* descriptor to sleep on, edge-triggered */
+    const ddl__link_ops *ops; /* of a link to another host: for the driver only */
+    bool shared;              /* constant: readers read the sender's memory in place */
+    int fd;                   /* descriptor to sleep on, edge-triggered */
     ddl__link_state state;
     bool borrowed;        /* a result must be returned */
     bool quiet;           /* an event will report the next arrival */

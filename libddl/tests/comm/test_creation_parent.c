@@ -21,7 +21,7 @@ static ddl_status disturb_commit(ddl__test_point point, const void *subject)
         return DDL_OK;
     const ddl_comm *comm = subject;
     const ddl__link *link = ddl__engine_links(comm->engine)[1];
-    if (cuts_link && !link->ops->shared)
+    if (cuts_link && !link->shared)
         shutdown(ddl__tcp_link_socket(link), SHUT_RDWR);
     while (awaited && ddl_comm_status(awaited) == DDL_OK)
         usleep(1000);

@@ -44,7 +44,7 @@ static void killed_elsewhere(ddl_comm *comm)
         ddl_status status = ddl_recv(comm, data, 10, DDL_F32, 1 - rank, 7, NULL, NULL, NULL);
         EXPECT(status, DDL_EPEER, "rank 3 on ");
         EXPECT(status, DDL_EPEER,
-               comm->engine->config.links[VICTIM]->ops->shared ? "its process ended"
+               comm->engine->config.links[VICTIM]->shared ? "its process ended"
                                                                : "its connection ended");
         within(comm, start + 0.1, 0.2);
     } else {
@@ -76,7 +76,7 @@ static bool send_slowly(ddl__link *const *to, unsigned n, const void *memory, si
 {
     static bool done;
     if (!done)
-        usleep(real->shared ? 4000 : 16000);
+        usleep(to[0]->shared ? 4000 : 16000);
     done = !done && real->send_user(to, n, memory, bytes, signature);
     if (done)
         note_part();

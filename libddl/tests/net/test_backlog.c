@@ -56,7 +56,7 @@ static int member(shared *s, int rank)
     atomic_fetch_add(&s->ready, 1);
     await(rank ? &s->full : &s->ready, rank ? 1 : RANKS);
     OK(ddl_comm_create(endpoint, addresses, s->lengths, rank, RANKS, &config, &comm));
-    bool shares = ddl__engine_links(comm->engine)[!rank]->ops->shared;
+    bool shares = ddl__engine_links(comm->engine)[!rank]->shared;
     OK(ddl_barrier(comm, NULL, NULL));
     ddl_comm_destroy(comm);
     ddl_endpoint_destroy(endpoint);

@@ -475,7 +475,7 @@ static void check_wakes(const star_factory *factory, size_t bytes)
 static void test_wakes(const star_factory *factory)
 {
     star s = star_create(factory, 1);
-    bool shared = s.centre[0]->ops->shared;
+    bool shared = s.centre[0]->shared;
     star_destroy(&s);
     for (size_t bytes = 1024; shared && bytes <= LARGEST; bytes *= 256)
         check_wakes(factory, bytes);

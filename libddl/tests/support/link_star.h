@@ -210,7 +210,7 @@ static int epoll_on(ddl__link *link)
 {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET};
-    if (!link->ops->shared)
+    if (!link->shared)
         event.events |= EPOLLOUT | EPOLLRDHUP;
     CHECK(epoll >= 0 && !epoll_ctl(epoll, EPOLL_CTL_ADD, link->fd, &event), "no epoll");
     return epoll;

@@ -311,7 +311,7 @@ unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)
     if (work->interleaving == DDL__INTERLEAVE_UNDECIDED)
         work->interleaving = plan_interleaving(runner, work->plan, work->element);
     if (work->interleaving == DDL__INTERLEAVE_NEVER || runner->size != RANKS ||
-        !peer(runner)->ops->shared || runner->among_frames || work->call.blocks || work->received ||
+        !peer(runner)->shared || runner->among_frames || work->call.blocks || work->received ||
         work->published || work->wave % LEARN == 0 || stores_forbid(runner, work))
         return 0;
     for (; n < CURSORS && cursor_next(work, &next, &cursors[n]); n++) {

@@ -212,7 +212,7 @@ ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links,
     for (int i = 0; i < size; i++) {
         m->peers[i].link = links[i];
         m->peers[i].credit = DDL__CREDIT_MAX;
-        m->by_events = m->by_events || (size > FEW + 1 && links[i] && !links[i]->ops->shared);
+        m->by_events = m->by_events || (size > FEW + 1 && links[i] && !links[i]->shared);
     }
     return m;
 }

@@ -131,7 +131,7 @@ static bool peer_send_part(ddl__message_peer *p)
         return false;
     const unsigned char *memory = work->call.send;
     size_t left = ddl__message_bytes(work) - work->transfer.moved;
-    size_t part = p->link->ops->shared ? SEGMENT_SHARED : SEGMENT;
+    size_t part = p->link->shared ? SEGMENT_SHARED : SEGMENT;
     if (part > left)
         part = left;
     ddl__frame f = {.kind = DDL__DATA, .your = work->transfer.partner};

@@ -508,8 +508,8 @@ static void shm_destroy(ddl__link *link)
 
 #define SHM_OPS(name, lends)                                                                       \
     {                                                                                              \
-        .kind = name, .zero_copy = false, .shared = true, .reserve = shm_reserve,                  \
-        .publish = shm_publish, .send_user = shm_send_user, .lend = lends, .borrow = shm_borrow,   \
+        .kind = name, .zero_copy = false, .reserve = shm_reserve, .publish = shm_publish,          \
+        .send_user = shm_send_user, .lend = lends, .borrow = shm_borrow,                           \
         .give_back = shm_give_back, .next = shm_next, .want = ddl__shm_want, .peek = shm_peek,     \
         .release = shm_release, .flush = shm_flush, .sleeping = shm_sleeping,                      \
         .tell_start = shm_tell_start, .start_of = shm_start_of, .poll = shm_poll,                  \
@@ -534,6 +534,7 @@ ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, ddl__shm_buffers *b
     }
     s->buffers = buffers ? buffers : (ddl__shm_buffers *)(s + 2);
     s->link.ops = beside->link.ops = inproc ? &inproc_ops : &shm_ops;
+    s->link.shared = beside->link.shared = true;
     s->link.fd = beside->link.fd = -1;
     s->own = beside->own = &own->outlet;
     s->own_arena = beside->own_arena = own;

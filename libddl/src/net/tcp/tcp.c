@@ -127,7 +127,6 @@ static void tcp_destroy(ddl__link *link)
 static const ddl__link_ops tcp_ops = {
     .kind = "tcp",
     .zero_copy = true,
-    .shared = false,
     .reserve = ddl__tcp_reserve,
     .publish = ddl__tcp_publish,
     .send_user = ddl__tcp_send_user,

@@ -223,7 +223,6 @@ static void ucx_destroy(ddl__link *link)
 static const ddl__link_ops ucx_ops = {
     .kind = "ucx",
     .zero_copy = true,
-    .shared = false,
     .reserve = ddl__ucx_reserve,
     .publish = ddl__ucx_publish,
     .send_user = ddl__ucx_send_user,
