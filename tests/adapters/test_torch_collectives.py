@@ -46,8 +46,8 @@ LEAST = {"collectives": 500, "operations": 500, "gradients": 100}  # checks, by 
 def test_programs(ddlrun: Run, programs: str, size: int, env: dict[str, str]) -> None:
     """The programs run in the same processes, which import PyTorch once."""
     names = programs.split()
-    several = PROGRAMS / "torch_several.py"
-    ended = ddlrun(size, several, *names, env=env, limit=240).expect_success()
+    files = " ".join(f"torch_{name}" for name in names)
+    ended = ddlrun(size, PROGRAMS / "several.py", files, env=env, limit=240).expect_success()
     for rank in range(size):
         lines = "\n".join(ended.lines(rank))
         numbers = re.findall(r"^(?:checked (\d+)|done|trained)$", lines, re.M)
