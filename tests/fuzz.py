@@ -4,7 +4,6 @@ as many cores at a time as there are.
 
     python tests/fuzz.py               all targets
     python tests/fuzz.py hello         only these
-    python tests/fuzz.py --build       none, but compile them
 
 Needs clang with libFuzzer, else exits with 77. What a target finds by the way stays in
 build/fuzz/corpus and is where the next run starts; libddl/fuzz/corpus is read and never written. An
@@ -131,7 +130,7 @@ def fuzz(what: str, seconds: int) -> bool:
 
 def main(names: list[str]) -> int:
     everything = sorted(f.stem.removeprefix("fuzz_") for f in SEEDS.parent.glob("fuzz_*.c"))
-    unknown = [name for name in names if name not in everything and names != ["--build"]]
+    unknown = [name for name in names if name not in everything]
     if unknown:
         print(f"no such target: {', '.join(unknown)}; there is: {', '.join(everything)}")
         return 2
@@ -143,8 +142,6 @@ def main(names: list[str]) -> int:
     except (OSError, subprocess.CalledProcessError) as error:
         print(error)
         return 1
-    if names == ["--build"]:
-        return 0
     targets = names or everything
     seconds = max(1, int(os.environ.get("FUZZ_SECONDS", "60")) // len(targets))
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -44,7 +44,7 @@ QUICK = (
 # alone, since their ranks keep all cores busy or have short limits.
 BESIDE = (
     ("py",),
-    (*QUICK[1], "c-build", "asan-build", "tsan-build", "fuzz-build", "docs", "arm64"),
+    (*QUICK[1], "c-build", "asan-build", "tsan-build", "fuzz", "docs", "arm64"),
 )
 PY_LIMIT = 2700  # seconds for py, and for what is built beside it
 PURE = "pytestmark = pytest.mark.pure"  # in a file of tests that py-quick runs
@@ -278,12 +278,6 @@ def stages() -> dict[str, Stage]:
         "c-build": only_built(c_sample),
         "asan-build": only_built(asan(sample=True)),
         "tsan-build": only_built(tsan(sample=True)),
-        "fuzz-build": Stage(
-            "fuzzers, built",
-            [[python, "tests/fuzz.py", "--build"]],
-            limit=PY_LIMIT,
-            named=True,
-        ),
         "c-sample": c_sample,
         "asan-sample": asan(sample=True),
         "tsan-sample": tsan(sample=True),
@@ -291,7 +285,7 @@ def stages() -> dict[str, Stage]:
             "what comes from the wire, fuzzed",
             [[python, "tests/fuzz.py"]],
             count_lines,
-            limit=900 + int(os.environ.get("FUZZ_SECONDS", "60")),
+            limit=PY_LIMIT + int(os.environ.get("FUZZ_SECONDS", "60")),
         ),
         "chaos": Stage(
             "real faults, a sample of them",

@@ -2,6 +2,7 @@
 // A stand-in for PyTorch's device "cuda", in a build of PyTorch for CPUs, on the stand-in for the
 // CUDA driver (libddl/tests/cuda_standin): memory that the host cannot touch, streams and events.
 // Operators that it lacks run on the CPU, after what the current stream holds.
+#include <ATen/core/Tensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/CPUFallback.h>
@@ -9,8 +10,8 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
-#include <torch/extension.h>
 #include <torch/library.h>
 #include <unistd.h>
 

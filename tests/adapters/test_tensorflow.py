@@ -39,33 +39,36 @@ PARTS = {
 
 
 @pytest.mark.parametrize(
-    ("program", "size", "word"),
+    ("programs", "size", "word"),
     [
-        ("operations", 2, "sample"),  # some of the types and steps
+        ("operations tapes", 2, "sample"),  # some of the types and steps
         ("graphs", 3, "sample"),
-        ("tapes", 2, "whole"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 *(("operations", 2, "whole"), ("operations", 2, "interpreted")),
                 *(("graphs", 3, "whole"), ("graphs", 3, "interpreted")),
-                ("tapes", 3, "interpreted"),
+                *(("tapes", 2, "whole"), ("tapes", 3, "interpreted")),
                 *(("communicators", size, "whole") for size in (2, 3, 4)),
                 ("communicators", 3, "interpreted"),
             )
         ),
     ],
 )
-def test_program(
-    ddlrun: Run, no_compiler: dict[str, str], program: str, size: int, word: str
+def test_programs(
+    ddlrun: Run, no_compiler: dict[str, str], programs: str, size: int, word: str
 ) -> None:
-    """interpreted: without a compiler, and so without the lines that need one."""
-    parts, compiled = PARTS[program]
-    if word == "interpreted":
-        parts = tuple(part for part in parts if part != compiled)
+    """The programs run in the same processes. interpreted: without a compiler, and so without the
+    lines that need one."""
+    parts = [
+        part
+        for name in programs.split()
+        for part in PARTS[name][0]
+        if word != "interpreted" or part != PARTS[name][1]
+    ]
     env = no_compiler if word == "interpreted" else QUIET
-    file = PROGRAMS / f"tensorflow_{program}.py"
-    ended = ddlrun(size, file, word, env=env, limit=240).expect_success()
+    files = " ".join(f"tensorflow_{name}" for name in programs.split())
+    ended = ddlrun(size, PROGRAMS / "several.py", files, word, env=env, limit=300).expect_success()
     for rank in range(size):
         assert ended.lines(rank) == [f"done {part}".strip() for part in parts]
     said = "RuntimeWarning: no C++ compiler was found (CXX is 'no-such-compiler'"

@@ -16,19 +16,19 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 TCP = {"DDL_LINKS": "tcp"}
 
 
+LEAST = {"collectives": 500, "operations": 500, "gradients": 100}  # checks, by program
+
+
 @pytest.mark.parametrize(
-    ("program", "size", "env"),
+    ("programs", "size", "env"),
     [
-        ("collectives", 3, {}),
-        ("operations", 4, {}),
-        ("messages", 4, {}),
-        ("async", 3, {}),
+        ("collectives async gradients", 3, {}),
+        ("operations messages", 4, {}),
         ("invariant", 2, {}),
         ("invariant", 3, {**TCP, "DDL_INVARIANT": "size"}),
-        ("gradients", 3, {}),
         *(
-            pytest.param(program, size, env, marks=pytest.mark.slow)
-            for program, sizes, env in (
+            pytest.param(programs, size, env, marks=pytest.mark.slow)
+            for programs, sizes, env in (
                 ("collectives", (1, 2, 4), {}),
                 ("operations", (1, 3), {}),
                 ("messages", (2,), {}),
@@ -43,14 +43,16 @@ TCP = {"DDL_LINKS": "tcp"}
         ),
     ],
 )
-def test_program(ddlrun: Run, program: str, size: int, env: dict[str, str]) -> None:
-    file = PROGRAMS / f"torch_{program}.py"
-    ended = ddlrun(size, file, env=env, limit=180).expect_success()
-    if least := {"collectives": 500, "operations": 500, "gradients": 100}.get(program):
-        numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
-        assert len(numbers) == size and min(numbers) > least
-    else:
-        assert len(re.findall("done|trained", ended.out)) == size
+def test_programs(ddlrun: Run, programs: str, size: int, env: dict[str, str]) -> None:
+    """The programs run in the same processes, which import PyTorch once."""
+    names = programs.split()
+    files = " ".join(f"torch_{name}" for name in names)
+    ended = ddlrun(size, PROGRAMS / "several.py", files, env=env, limit=240).expect_success()
+    for rank in range(size):
+        lines = "\n".join(ended.lines(rank))
+        numbers = re.findall(r"^(?:checked (\d+)|done|trained)$", lines, re.M)
+        for name, number in zip(names, numbers, strict=True):
+            assert int(number or 0) >= LEAST.get(name, 0)
 
 
 @pytest.mark.slow

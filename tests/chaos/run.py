@@ -2,7 +2,7 @@
 """Real faults in real jobs: every survivor gets the right error in time, and continues.
 
     python tests/chaos/run.py                    everything, in 4 minutes where nothing else runs
-    python tests/chaos/run.py --short            a fixed sample, in 80 seconds
+    python tests/chaos/run.py --short            a fixed sample, in 45 seconds
     python tests/chaos/run.py --only kill,steps  some of it (see PARTS)
     python tests/chaos/run.py --table docs/reliability.md   put the table of times into this page
     python tests/chaos/run.py --short --only kill,stop --ranks 16,48   other numbers of ranks
@@ -184,7 +184,7 @@ class Plan:
             self._add(self.waiting, faults.hold_gil, Case("lock held", link, 2, "small", 0))
         if "garbage" in only:
             case = Case("garbage", link, 2, "small", 0)
-            self._add(self.busy, faults.disturb, case, 30 if short else 60)
+            self._add(self.busy, faults.disturb, case, 15 if short else 60)
 
     def add_cuts(self, lab: Lab) -> None:
         hosts = iter(range(lab.hosts))
@@ -293,7 +293,7 @@ def put(page: Path, text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
-    parser.add_argument("--short", action="store_true", help="a fixed sample, in 80 seconds")
+    parser.add_argument("--short", action="store_true", help="a fixed sample, in 45 seconds")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks, as in 16,48")
     parser.add_argument("--table", type=Path, help="the page to put the table of times into")

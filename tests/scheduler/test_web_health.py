@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from serving import Serving, wait_for
+from web_site import Site
 
 
 @pytest.fixture
@@ -38,17 +39,29 @@ def test_probes_need_neither_token_nor_host_name(serving: Serving) -> None:
         assert probe(serving, path)[0] == 400, path  # other paths need a known host
 
 
-def test_readyz_reports_locked_store_and_stalled_planner(serving: Serving) -> None:
+LOCKED = "the store cannot be written"
+STALLED = "the planner does not run"
+
+
+def test_readyz_reports_stalled_planner(tmp_path: Path) -> None:
+    with closing(Site(tmp_path)) as site:
+        assert site.ask("GET", "/readyz").text == "ok\n"
+        site.cluster.planner_age = 16.0
+        answer = site.ask("GET", "/readyz")
+        assert (answer.status, answer.text) == (503, f"{STALLED}\n")
+
+
+@pytest.mark.parametrize(
+    "said", [LOCKED, pytest.param(f"{LOCKED}; {STALLED}", marks=pytest.mark.slow)]
+)
+def test_readyz_reports_locked_store(serving: Serving, said: str) -> None:
+    """The planner, which waits as well, has stalled after 15 seconds."""
     assert probe(serving, "/readyz") == (200, "ok\n")
     other = sqlite3.connect(serving.path, isolation_level=None)
     try:
         other.execute("BEGIN IMMEDIATE")  # like a hanging backup
-        wait_for(
-            lambda: probe(serving, "/readyz") == (503, "the store cannot be written\n"), "locked"
-        )
+        wait_for(lambda: probe(serving, "/readyz") == (503, f"{said}\n"), said)
         assert probe(serving, "/healthz") == (200, "ok\n")
-        both = "the store cannot be written; the planner does not run\n"
-        wait_for(lambda: probe(serving, "/readyz") == (503, both), "the planner waits as well")
         other.execute("ROLLBACK")
     finally:
         other.close()

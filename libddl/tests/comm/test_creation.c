@@ -190,11 +190,7 @@ static board *open_board(void)
 
 static void close_board(board *b, const pid_t *pids, int n)
 {
-    for (int rank = 0; rank < n; rank++) {
-        int status;
-        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0, "rank %d ended with %x",
-              rank, status);
-    }
+    await_exits(pids, n);
     munmap(b, sizeof *b);
 }
 

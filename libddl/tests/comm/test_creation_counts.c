@@ -68,16 +68,13 @@ static int member(shared *s, int rank, int size, uint32_t links, place where)
 
 static void test(int size, uint32_t links, int failing, place where)
 {
-    int status;
     pid_t pids[RANKS_MAX];
     shared *s = map_shared(sizeof *s);
     fflush(NULL);
     for (int rank = 0; rank < size; rank++)
         if (!(pids[rank] = fork()))
             _exit(member(s, rank, size, links, rank == failing ? where : NOWHERE));
-    for (int rank = 0; rank < size; rank++)
-        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && !status, "rank %d: %x", rank,
-              (unsigned)status);
+    await_exits(pids, size);
     for (int rank = 0; rank < size; rank++)
         CHECK(s->first[rank] != DDL_OK ||
                   (size == 2 && where == AFTER_AGREEMENT && rank != failing),

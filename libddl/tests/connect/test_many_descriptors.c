@@ -67,16 +67,13 @@ static int member(board *b, int rank, uint32_t links, rlim_t hard, bool scarce)
 
 static void test(uint32_t links, rlim_t hard, bool scarce)
 {
-    int status;
     pid_t pids[RANKS];
     board *b = map_shared(sizeof *b);
     fflush(NULL);
     for (int rank = 0; rank < RANKS; rank++)
         if (!(pids[rank] = fork()))
             _exit(member(b, rank, links, hard, scarce));
-    for (int rank = 0; rank < RANKS; rank++)
-        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && !status, "rank %d: %x", rank,
-              (unsigned)status);
+    await_exits(pids, RANKS);
     munmap(b, sizeof *b);
 }
 

@@ -100,7 +100,6 @@ static int member(shared *s, int rank)
 
 int main(void)
 {
-    int status;
     pid_t pids[RANKS];
     setenv("DDL_LOG", "off", 0);
     ddl__test_hook = dial_late;
@@ -108,8 +107,6 @@ int main(void)
     for (int rank = 0; rank < RANKS; rank++)
         if (!(pids[rank] = fork()))
             _exit(member(s, rank));
-    for (int rank = 0; rank < RANKS; rank++)
-        CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && !status, "rank %d: %x", rank,
-              (unsigned)status);
+    await_exits(pids, RANKS);
     munmap(s, sizeof *s);
 }

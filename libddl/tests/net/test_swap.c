@@ -169,11 +169,7 @@ int main(void)
         for (self = 0; self < MOST; self++)
             if (!(pids[self] = fork()))
                 exit(run_process(links));
-        for (int i = 0; i < MOST; i++) {
-            int status;
-            CHECK(waitpid(pids[i], &status, 0) == pids[i] && status == 0, "%d ended with %x", i,
-                  (unsigned)status);
-        }
+        await_exits(pids, MOST);
         printf("%s: %d steps, %d of them beside a creation\n",
                links == DDL_LINK_SHM ? "shm" : "tcp", b->steps, b->beside);
         CHECK(b->beside >= STEPS, "the creations held the steps up");

@@ -156,6 +156,13 @@ static inline void run_processes(const process_test *test, int size, int status[
     munmap(process_counts, sizeof *process_counts);
 }
 
+/* Wait until these processes have exited, each with 0. */
+static inline void await_exits(const pid_t *pids, int n)
+{
+    for (int i = 0, status; i < n; i++)
+        CHECK(waitpid(pids[i], &status, 0) == pids[i] && !status, "%d: %x", i, (unsigned)status);
+}
+
 static inline bool is_killed_by(int status, int number)
 {
     return WIFSIGNALED(status) && WTERMSIG(status) == number;

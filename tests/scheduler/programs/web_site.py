@@ -33,6 +33,7 @@ class FakeCluster:
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
     places: list[tuple[str, str, str, int | None]] = field(default_factory=list)
     woken: int = 0
+    planner_age: float = 0.0
 
     def live(self, job: int) -> dict[str, Any] | None:
         return self.reports.get(job)
@@ -87,6 +88,7 @@ class Site:
             *(self.path, cluster.live, cluster.slots, cluster.wake),
             secure=certificate is not None,
             limits=limits,
+            planner_age=lambda: cluster.planner_age,
         )
         self.port = free_port()
         self._server = make_server(app, "127.0.0.1", self.port, certificate, key)
