@@ -138,6 +138,7 @@ class Loop:
         self.group.shards = getattr(framework, "shards", None)
         if self.group.shards:
             self.group.shards.where = lambda: change.describe_position(self)
+            self.group.shards.is_behind = lambda: self._arrival is not None
         rate, action = find_options(audit, audit_action)
         self.group.audit = Audit(
             *(rate, action, seed, self.reporter.found),
@@ -419,7 +420,7 @@ class Loop:
         """Return the digest of the current state. A sharded job gathers one tensor at a time."""
         shards = self.group.shards
         self._undo()
-        if not (shards and shards.has_begun):
+        if not (shards and shards.has_begun) or self._arrival:
             return digest_parts(self.framework.state())
         return shards.find_digest(self._finish)
 
@@ -428,7 +429,7 @@ class Loop:
         gathers the whole model and optimizer on each rank."""
         shards = self.group.shards
         self._undo()
-        if shards and shards.has_begun:
+        if shards and shards.has_begun and not self._arrival:
             shards.export(self._finish)
         return self.framework.state()
 

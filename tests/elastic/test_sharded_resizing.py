@@ -63,6 +63,10 @@ def test_worker_joins_in_a_later_call(runs: Runs) -> None:
     runs.check(3, "--kill", "65:0", joined=1, died=1)
 
 
+def test_program_of_a_joining_worker_reads_the_state(runs: Runs) -> None:
+    runs.check(3, "--kill", "65:0", "--look", joined=1, died=1)
+
+
 def test_others_do_not_wait_for_the_program_of_a_joining_worker(runs: Runs) -> None:
     steps = ["--steps", "250"]
     expected, _ = runs.final(1, "--whole", *steps)

@@ -46,7 +46,7 @@ class ShardedAdapter(TorchAdapter):
         self._groups = [[*group["params"]] for group in optimizer.param_groups]
         self._given = guards.GivenGradients(optimizer)
         self._reading: list[bool] = []  # True while this adapter reads or writes the state
-        guards.guard_model(model, lambda: self.shards.is_stale, self._reading)
+        guards.guard_model(model, lambda: self.shards.is_hidden, self._reading)
         guards.guard_optimizer(optimizer, lambda: bool(self._arrays), self._reading)
 
     def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:

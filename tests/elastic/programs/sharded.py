@@ -3,10 +3,12 @@
 
     ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
         [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT] [--late]
+        [--look]
 
 --whole is the same job without shards. Each step takes a while, so that workers join in time.
 With --late, a worker that joins sleeps between the calls until the others have made some steps.
---storm kills COUNT members, one after the other, each in the next one of PHASES.
+With --look, the program reads the state and calls a module after the first step and between the
+calls. --storm kills COUNT members, one after the other, each in the next one of PHASES.
 """
 
 import os
@@ -140,7 +142,16 @@ def main() -> None:
     steps = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else STEPS
     storm = Storm(job, int(sys.argv[-1])) if "--storm" in sys.argv else None
     is_late = "--late" in sys.argv and Path("step").exists()
+
+    def look() -> None:
+        if "--look" in sys.argv:
+            job.hash()
+            job.state()
+            model[0](data.tensors[0])
+
     for number in range(2):
+        if number:
+            look()
         if number and is_late:
             begin = read_step()
             while read_step() < begin + 10:
@@ -156,6 +167,8 @@ def main() -> None:
                 time.sleep(0.5 * (job.group.comm.size < 3))  # until others have joined
             optimizer.step()
             schedule.step()
+            if not step.number:
+                look()
             time.sleep(0.05)
             if job.group.member in leaves.get(step.number, []):
                 os.kill(os.getpid(), signal.SIGTERM)
