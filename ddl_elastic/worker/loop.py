@@ -579,12 +579,13 @@ class Loop:
 
     def hand_over(self, members: Sequence[int]) -> None:
         """Move the ranges of a sharded state to these members of the group. If a rank dies
-        meanwhile and no rank has switched, the plan is cancelled and the ranges stay."""
+        meanwhile and no rank has switched, the plan is cancelled and the ranges stay. If the state
+        is lost, the next step notices this on all ranks, and in all groups."""
         shards = self.group.shards
         assert shards
         shards.keepers = [each for each in self.group.members if each in members]
         try:
-            with suppress(HandOverCancelled):
+            with suppress(HandOverCancelled, StateLost):
                 self._finish()
         finally:
             shards.keepers = None

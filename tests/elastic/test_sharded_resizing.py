@@ -103,6 +103,11 @@ def test_death_of_the_only_worker_that_stays_cancels_the_plan(runs: Runs) -> Non
     runs.check("1:5", *words, joined=3, died=1)
 
 
+def test_loss_of_both_holders_while_the_state_moves_returns_to_a_checkpoint(runs: Runs) -> None:
+    words = ["--scale", "3:5,40:1", "--strike", "loss:3", "--checkpoint"]
+    runs.check("1:5", *words, joined=3, died=2)
+
+
 @pytest.mark.parametrize("member", [0, 1])
 def test_death_when_a_joining_worker_has_received_its_ranges(runs: Runs, member: int) -> None:
     words = ["--scale", "3:3", "--strike", f"barrier:{member}"]

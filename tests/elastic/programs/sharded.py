@@ -3,7 +3,7 @@
 
     ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
         [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT] [--late]
-        [--look]
+        [--look] [--checkpoint]
 
 --whole is the same job without shards. Each step takes a while, so that workers join in time.
 With --late, a worker that joins sleeps between the calls until the others have made some steps.
@@ -58,7 +58,8 @@ def when(flag: str) -> dict[int, list[int]]:
 
 def strike(job: elastic.Job, what: str) -> None:
     """Kill a member while ranges move: "hand over:3" while the state moves to those who stay,
-    "join:1" while others receive it, or "barrier:1" soon after they have received it."""
+    "join:1" while others receive it, or "barrier:1" soon after they have received it. "loss:2" is
+    like "hand over:2", and the member before ends with an error."""
     kind, member = what.split(":")
     send, move, is_joining = Shards._send_replicated, Shards._move, [False]
 
@@ -73,7 +74,11 @@ def strike(job: elastic.Job, what: str) -> None:
         return send(shards, *arguments)
 
     def moving(shards: Shards, *arguments: Any) -> None:
-        if kind == "hand over" and shards.keepers is not None:
+        if kind in ("hand over", "loss") and shards.keepers is not None:
+            if kind == "loss" and job.group.member == int(member) - 1:
+                job.group.comm.close()
+                raise SystemExit("the program of a worker fails")
+            time.sleep(0.5 * (kind == "loss"))  # until that member has left
             die(shards)
         move(shards, *arguments)
         if kind == "barrier" and is_joining[-1]:
@@ -135,6 +140,8 @@ def main() -> None:
         clip_norm=1.0,
         shard="--whole" not in sys.argv,
         strict=True,
+        checkpoint="saved" if "--checkpoint" in sys.argv else None,
+        every=10,
     )
     if "--strike" in sys.argv:
         strike(job, sys.argv[sys.argv.index("--strike") + 1])
