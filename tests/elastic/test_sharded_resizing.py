@@ -67,6 +67,15 @@ def test_program_of_a_joining_worker_reads_the_state(runs: Runs) -> None:
     runs.check(3, "--kill", "65:0", "--look", joined=1, died=1)
 
 
+def test_others_are_in_a_later_call_when_a_worker_has_arrived(runs: Runs) -> None:
+    calls = ["--calls", "60", "--steps", "2"]
+    expected, _ = runs.final(1, "--whole", *calls)
+    digest, events = runs.final(3, *calls, "--look", "--kill", "5:1")
+    kinds = [each["kind"] for each in events]
+    assert digest == expected
+    assert kinds.count("joined") == kinds.count("died") == 1, events
+
+
 def test_others_do_not_wait_for_the_program_of_a_joining_worker(runs: Runs) -> None:
     steps = ["--steps", "250"]
     expected, _ = runs.final(1, "--whole", *steps)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train with a sharded optimizer, in two calls of job.steps; prints the final state's hash.
+"""Train with a sharded optimizer, in two or more calls of job.steps; prints the final state's hash.
 
     ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
         [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT] [--late]
-        [--look] [--checkpoint]
+        [--look] [--checkpoint] [--calls CALLS]
 
 --whole is the same job without shards. Each step takes a while, so that workers join in time.
 With --late, a worker that joins sleeps between the calls until the others have made some steps.
-With --look, the program reads the state and calls a module after the first step and between the
-calls. --storm kills COUNT members, one after the other, each in the next one of PHASES.
+With --look, the program evaluates, reads the state and calls a module after the first step and
+between the calls.
+--storm kills COUNT members, one after the other, each in the next one of PHASES.
 """
 
 import os
@@ -54,6 +55,10 @@ def when(flag: str) -> dict[int, list[int]]:
         step, member = map(int, text.split(":"))
         found.setdefault(step, []).append(member)
     return found
+
+
+def number_of(flag: str, default: int) -> int:
+    return int(sys.argv[sys.argv.index(flag) + 1]) if flag in sys.argv else default
 
 
 def strike(job: elastic.Job, what: str) -> None:
@@ -146,17 +151,18 @@ def main() -> None:
     if "--strike" in sys.argv:
         strike(job, sys.argv[sys.argv.index("--strike") + 1])
     leaves, kills, sizes = when("--leave"), when("--kill"), when("--scale")
-    steps = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else STEPS
+    calls, steps = number_of("--calls", 2), number_of("--steps", STEPS)
     storm = Storm(job, int(sys.argv[-1])) if "--storm" in sys.argv else None
     is_late = "--late" in sys.argv and Path("step").exists()
 
     def look() -> None:
         if "--look" in sys.argv:
+            job.map(data, lambda batch: model(batch[0]).sum(), batch=48)
             job.hash()
             job.state()
             model[0](data.tensors[0])
 
-    for number in range(2):
+    for number in range(calls):
         if number:
             look()
         if number and is_late:
