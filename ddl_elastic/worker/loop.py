@@ -158,7 +158,8 @@ class Loop:
         watch.watchdog.observe(comm)
         # The number of the next operation of all ranks. Training steps, evaluations and the
         # admission at the start count. A rank that is and stays alone has no admission.
-        self._number = 0 if comm.size == 1 and not membership else -1
+        self._is_admitted = comm.size == 1 and not membership
+        self._number = 0 if self._is_admitted else -1
         self._next = 0  # next training step
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = self._position = 0  # passes and samples of the earlier calls of `steps`
@@ -523,7 +524,7 @@ class Loop:
     @property
     def awaits_admission(self) -> bool:
         """True if the ranks have not yet compared their reference shares."""
-        return self._number < 0 or self.is_new
+        return not self._is_admitted or self.is_new
 
     @property
     def is_new(self) -> bool:
@@ -534,6 +535,7 @@ class Loop:
     def admit(self, reference: Share) -> Recovery | None:
         """Continue with the ranks that computed the same reference share. Raises AdmissionError on
         the other ranks. Return the recovery from deaths."""
+        self._is_admitted = True
         self.framework.begin(0)  # restore the buffers
         member, numbers = self.group.member, self._numbers
         candidate = admission.describe(member, self.framework, reference, numbers, self._checkpoint)

@@ -114,6 +114,16 @@ def train_call(job: elastic.Job) -> Iterator[ElasticStep]:
         yield step
 
 
+def test_an_evaluation_before_the_first_step_keeps_the_admission(make_job: MakeJob) -> None:
+    job, awaited = make_job(), []
+    job.map([torch.ones(2)], len, batch=1)
+    for step in job.steps([(torch.ones(2), 1)] * 4):
+        for x, y in step:
+            awaited.append(job.awaits_admission)
+            step.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+    assert awaited == [True, True, False, False]
+
+
 def test_a_passed_step_shows_the_checkpoint(make_job: MakeJob, tmp_path: Path) -> None:
     saved = {"checkpoint": str(tmp_path), "every": 3}
     first = make_job(**saved)
