@@ -51,6 +51,8 @@ class SteppingLoop(Protocol):
 
     def arrives(self, stop: int) -> bool: ...
 
+    def follow_plan(self) -> None: ...
+
     def arrive(self) -> None: ...
 
     def replay(self) -> bool: ...
@@ -180,8 +182,10 @@ class ElasticStep:
         self.is_agreed = True
 
     def _begin(self) -> None:
-        """Move a joining worker to the other ranks' position, and begin the step."""
+        """Switch to a planned group, move a joining worker to the other ranks' position, and begin
+        the step."""
         loop = self._loop
+        loop.follow_plan()
         loop.arrive()
         if self.number != loop.position["next"]:
             self.number = loop.position["next"]

@@ -291,8 +291,6 @@ class Loop:
                     break
                 if self._writers and self.group.membership and self.group.membership.ends_job:
                     self._writers.save_last(self._next)
-                change.follow_plan(self)
-                change.send_state(self)
             self._enter()
             if self.has_missed(self._call):
                 return
@@ -613,6 +611,14 @@ class Loop:
         """Join the other ranks of a sharded job, once the program has reached their call."""
         while self._arrival and self._arrival.plan and not self.has_missed(self._call):
             self._take_arrival(change.enter(self, self._arrival.plan))
+
+    def follow_plan(self) -> None:
+        """Switch to the planned group if the ranks have agreed, and send the state if it is due.
+        A step calls this when it begins, because there the program of a joining rank begins: its
+        own operations between two steps come after that step."""
+        if not self._arrival:
+            change.follow_plan(self)
+            change.send_state(self)
 
     def has_missed(self, call: int) -> bool:
         """Return True if this rank had not joined yet when the others ran this call of `steps`."""

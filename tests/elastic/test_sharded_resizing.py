@@ -67,6 +67,15 @@ def test_program_of_a_joining_worker_reads_the_state(runs: Runs) -> None:
     runs.check(3, "--kill", "65:0", "--look", joined=1, died=1)
 
 
+def test_workers_join_and_leave_while_others_evaluate_before_each_step(runs: Runs) -> None:
+    steps = ["--calls", "1", "--steps", "120"]
+    expected, _ = runs.final(1, "--whole", *steps)
+    digest, events = runs.final("1:3", *steps, "--look-first", "--scale", "3:3,60:1")
+    kinds = [each["kind"] for each in events]
+    assert digest == expected, events
+    assert kinds.count("joined") >= 1 and kinds.count("left") == 2, events
+
+
 def test_others_are_in_a_later_call_when_a_worker_has_arrived(runs: Runs) -> None:
     calls = ["--calls", "60", "--steps", "2"]
     expected, _ = runs.final(1, "--whole", *calls)

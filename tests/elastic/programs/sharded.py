@@ -3,12 +3,12 @@
 
     ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
         [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT] [--late]
-        [--look] [--checkpoint] [--calls CALLS]
+        [--look] [--look-first] [--checkpoint] [--calls CALLS]
 
 --whole is the same job without shards. Each step takes a while, so that workers join in time.
 With --late, a worker that joins sleeps between the calls until the others have made some steps.
 With --look, the program evaluates, reads the state and calls a module after the first step and
-between the calls.
+between the calls; with --look-first, before each step.
 --storm kills COUNT members, one after the other, each in the next one of PHASES.
 """
 
@@ -155,8 +155,8 @@ def main() -> None:
     storm = Storm(job, int(sys.argv[-1])) if "--storm" in sys.argv else None
     is_late = "--late" in sys.argv and Path("step").exists()
 
-    def look() -> None:
-        if "--look" in sys.argv:
+    def look(flag: str = "--look") -> None:
+        if flag in sys.argv:
             job.map(data, lambda batch: model(batch[0]).sum(), batch=48)
             job.hash()
             job.state()
@@ -170,6 +170,7 @@ def main() -> None:
             while read_step() < begin + 10:
                 time.sleep(0.01)
         for step in job.steps(data, steps=steps):
+            look("--look-first")
             for x, y in step:
                 step.backward(functional.cross_entropy(model(x), y))
                 if storm:
