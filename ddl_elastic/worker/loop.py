@@ -153,7 +153,7 @@ class Loop:
         self._past = EvaluationHistory()
         self._policy, self._beside = policy, beside
         self._constants: dict[str, int | str | None] = {"batch": batch, "logical": logical}
-        self._constants |= {"seed": seed, "local_steps": None}  # of each round
+        self._constants |= {"seed": seed, "local_steps": None, "clip_norm": None}
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
         # The number of the next operation of all ranks. Training steps, evaluations and the

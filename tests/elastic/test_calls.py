@@ -16,7 +16,9 @@ from ddl_elastic.base.inbox import Inbox
 from ddl_elastic.base.messages import Channel, JobOver
 from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER
 from ddl_elastic.step.membership import Membership
+from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker.elastic_step import ElasticStep
+from ddl_elastic.worker.loop import Loop
 
 torch = pytest.importorskip("torch")
 
@@ -112,6 +114,20 @@ def train_call(job: elastic.Job) -> Iterator[ElasticStep]:
             step.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
         job.framework.optimizer.step()
         yield step
+
+
+def test_a_checkpoint_of_clipped_steps_is_refused_without_clipping(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    """A job without a loop of its own does not clip gradients."""
+    first = make_job(checkpoint=str(tmp_path), clip_norm=0.1)
+    assert len([*train_call(first)]) == 2
+    adapter = elastic.TorchAdapter(first.framework.model, first.framework.optimizer)
+    policy = policy_find(str(tmp_path), 1, 1)
+    loop = Loop(adapter, first.group.comm, batch=4, logical=2, policy=policy)
+    with pytest.raises(ValueError, match=r"clip_norm was '0\.1', is None"):
+        loop.steps([(torch.ones(2), 1)] * 8)
+    loop.group.watch.close()
 
 
 def show(job: elastic.Job) -> tuple[str, float, float]:
