@@ -516,14 +516,18 @@ class Shards:
     def export(self, finish: Callable[[], object]) -> None:
         """Gather all slots on each rank, for `whole`. `finish` runs an operation of all ranks."""
         self._exports = True
-        finish()
-        self._exports = False
+        try:
+            finish()
+        finally:
+            self._exports = False
 
     def find_digest(self, finish: Callable[[], object]) -> Digest:
         """Return the digest of the whole state. `finish` runs an operation of all ranks."""
         self._digests, self._digest = True, None
-        finish()
-        self._digests = False
+        try:
+            finish()
+        finally:
+            self._digests = False
         assert self._digest
         return self._digest
 
