@@ -121,6 +121,12 @@ class WarmedUp(Message):
     bits: Fingerprint
 
 
+class PositionReached(Message):
+    """The program of a joining worker has reached the position of a sharded job."""
+
+    plan: int
+
+
 class PlanCancelled(Message):
     plan: int
     failed: list[Member]  # members that were lost in the plan's comm
@@ -199,6 +205,7 @@ FromWorker: TypeAlias = (
     | AuditFinding
     | RolledBack
     | OutputLine
+    | PositionReached
     | PlanCancelled
     | GroupSwitched
     | QuorumRequest

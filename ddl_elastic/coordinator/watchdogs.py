@@ -13,6 +13,7 @@ FOUNDING = 100.0  # minimum limit in seconds for the initial workers
 FIRST = 10  # a joining worker may take this many times the job's watchdog limit: it may compile
 USUAL = 5  # a worker may take this many times the slowest start so far, if that is longer
 STEPS = 5  # steps that the job must have committed before a worker is late at the "join" stage
+JOIN = "join"  # the stage in which a worker belongs to a plan
 LOOKS = 1.0  # maximum seconds counted per update: in a longer pause this process was stopped
 
 
@@ -33,16 +34,19 @@ class JoinWatchdog:
     def update(self, now: float, step: int, stages: Mapping[int, str]) -> dict[int, float]:
         """Return the workers that hang, each with its seconds in the current stage. `stages` maps
         each joining worker to its stage, or to "" if it waits. The stage "join" includes the wait
-        for the end of a step."""
+        for the end of a step, and continues with the next plan if a plan is cancelled."""
         passed, self._looked = min(now - self._looked, LOOKS), now
         known, self._stages = self._stages, {}
         hanging = {}
         for member, stage in stages.items():
             was, seconds, begin = known.get(member, ("", 0.0, step))
+            if not stage and was == JOIN:
+                self._stages[member] = was, seconds, begin
+                continue
             seconds, begin = (seconds + passed, begin) if stage and stage == was else (0.0, step)
             self._stages[member] = stage, seconds, begin
             is_late = self.seconds and seconds > self.limit
-            if is_late and (stage != "join" or step - begin >= STEPS):
+            if is_late and (stage != JOIN or step - begin >= STEPS):
                 hanging[member] = seconds
         return hanging
 

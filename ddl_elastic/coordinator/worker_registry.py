@@ -16,7 +16,7 @@ from ddl_elastic.base import protocol
 from ddl_elastic.base.messages import Message
 from ddl_elastic.base.states import WorkerState
 from ddl_elastic.coordinator.rate import Rate
-from ddl_elastic.coordinator.watchdogs import JoinWatchdog, StartupWatchdog
+from ddl_elastic.coordinator.watchdogs import JOIN, JoinWatchdog, StartupWatchdog
 from ddl_elastic.engines import Handle
 from ddl_elastic.shares.balance import Balance, ShareTime, assigned
 from ddl_elastic.step.admission import compare
@@ -120,6 +120,7 @@ class WorkerRegistry:
         self._send, self._start, self._stop = send, start, stop
         self._epoch, self._tell = epoch, tell
         self._plan, self._planned = 0, set[int]()  # number and members of the active plan
+        self._arrived = set[int]()  # the members of that plan that wait for the others to join
         self._switched_to = 0  # the newest plan to which a member reported a switch
         self._map: Sequence[range] = ()  # the active plan's shares by rank, if it changes them
         self._is_uneven = False  # the next plan should change the shares
@@ -214,6 +215,9 @@ class WorkerRegistry:
             case protocol.WarmedUp():
                 worker.state, worker.bits = WorkerState.WARMED, message.bits
                 worker.lacks_state = True
+            case protocol.PositionReached():
+                if message.plan == self._plan:
+                    self._arrived.add(worker.member)
             case protocol.PlanCancelled():
                 if message.plan == self._plan:
                     self._end_plan()
@@ -333,7 +337,7 @@ class WorkerRegistry:
         """Stop joining workers that have been too long in one stage."""
         stages = {each.member: STAGES.get(each.state, "") for each in waiting}
         planned = self._planned if self._plan else set[int]()
-        stages |= dict.fromkeys(planned & stages.keys(), "join")
+        stages |= dict.fromkeys((planned - self._arrived) & stages.keys(), JOIN)
         for member, seconds in self._watchdog.update(time.monotonic(), step, stages).items():
             worker = self.workers[member]
             self._stop(worker, f"hung: it did not {stages[member]} in {seconds:.0f} s")
@@ -389,7 +393,7 @@ class WorkerRegistry:
         # At most half of the members lack the state, so they never continue without the rest.
         newcomers = newcomers[: len(staying)]
         self._plan, chosen = self._epoch(), [*staying, *newcomers]
-        self._planned = {each.member for each in [*members, *newcomers]}
+        self._planned, self._arrived = {each.member for each in [*members, *newcomers]}, set()
         speeds = self._balance.speeds([each.member for each in chosen])
         self._map = assigned(self.logical, tuple(speeds)).ranges if is_uneven and speeds else ()
         self._is_uneven = False

@@ -123,6 +123,8 @@ class Shards:
         self._is_new = False  # True while this rank joins a running job
         self._arrived: tuple[State, dict[str, Any]] = {}, {}  # what this rank has received
         self.where: Callable[[], dict[str, Any]] = dict  # returns the job's position
+        # Returns True while a joining rank's program executes code that it has missed.
+        self.is_behind: Callable[[], bool] = bool
         # The members that keep the state in the next switch. None if there is no such switch.
         self.keepers: Sequence[int] | None = None
         self._handed: Comm | None = None  # the comm in which the keepers have received the state
@@ -150,6 +152,11 @@ class Shards:
     def abandon(self) -> None:
         """Let the program's next update change nothing."""
         self._framework.abandon()
+
+    @property
+    def is_hidden(self) -> bool:
+        """True if the program must not use the parameters, because some of them are old."""
+        return self.is_stale and not self.is_behind()
 
     @property
     def has_begun(self) -> bool:
@@ -490,7 +497,10 @@ class Shards:
 
     def whole(self) -> tuple[Table, Callable[[str, str], Array]]:
         """Return the table of all tensors, and a function that returns a sharded slot by tensor and
-        name. Raises RuntimeError if this rank does not have the slots."""
+        name. The table is empty in a joining rank whose program is behind. Raises RuntimeError if
+        this rank does not have the slots."""
+        if self.is_behind():
+            return {}, lambda *key: np.empty(0)
         holding, slots, table = self._newest, self._slots, self._table
         if holding.members is None:
             shards, table = holding.shards, holding.shards.table()
@@ -506,14 +516,18 @@ class Shards:
     def export(self, finish: Callable[[], object]) -> None:
         """Gather all slots on each rank, for `whole`. `finish` runs an operation of all ranks."""
         self._exports = True
-        finish()
-        self._exports = False
+        try:
+            finish()
+        finally:
+            self._exports = False
 
     def find_digest(self, finish: Callable[[], object]) -> Digest:
         """Return the digest of the whole state. `finish` runs an operation of all ranks."""
         self._digests, self._digest = True, None
-        finish()
-        self._digests = False
+        try:
+            finish()
+        finally:
+            self._digests = False
         assert self._digest
         return self._digest
 

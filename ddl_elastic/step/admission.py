@@ -2,8 +2,9 @@
 """The check before a job's first step that all ranks compute the same bits.
 
 Library versions, processors and thread counts change the rounding. Each rank therefore computes the
-share of logical worker 0 in step 0, and ranks whose results differ from the results of rank 0 are
-expelled.
+share of logical worker 0 in step 0. Ranks whose results differ from the results of rank 0 leave the
+comm, and the others continue without them. They are not expelled: an expelled rank that then leaves
+counts in the vote of the others, who would need a majority.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from ddl_core.errors import PeerLost
 from ddl_elastic.base import environment
 from ddl_elastic.base.protocol import Fingerprint
 from ddl_elastic.frameworks.protocol import Digest, Framework, Share, digest_parts
+from ddl_elastic.step.membership import close
+from ddl_elastic.step.reform import LOST
 from ddl_elastic.step.step import Phase, PlainArrays, RankGroup, Recovery, Step
 
 ROOM = 8192  # bytes of a packed fingerprint
@@ -62,25 +64,24 @@ class Admission(Step):
             rank: why for rank, each in enumerate(candidates) if (why := compare(first, each))
         }
         self.refused.update(candidates[rank].member for rank in refused)
-        if comm.rank in refused:
-            with suppress(PeerLost):
-                comm.barrier()
-            raise AdmissionError(refused[comm.rank])
         if refused:
-            comm.barrier()  # all have the table
-            self._expel(refused)
+            with suppress(*LOST):
+                comm.barrier()  # all have the table
+            if comm.rank in refused:
+                close(comm)
+                raise AdmissionError(refused[comm.rank])
+            self._go_on_without(refused)
         self.phase = Phase.AGREED
 
     def _prepare(self) -> None:
         """Do nothing: before the first step each rank has the whole state."""
 
-    def _expel(self, refused: Mapping[int, str]) -> None:
-        """Expel the refused ranks. Raises PeerLost: the other ranks recover as after a death."""
+    def _go_on_without(self, refused: Mapping[int, str]) -> None:
+        """End the comm. Raises Aborted: the ranks that are not refused recover as after a death."""
         comm = self._group.comm
-        for rank, why in refused.items():
-            if comm.rank == 0:
-                _log.warning(why)
-            comm.expel(rank, why)
+        for why in refused.values() if comm.rank == 0 else ():
+            _log.warning(why)
+        comm.abort("some ranks are refused")
         comm.barrier()
 
 

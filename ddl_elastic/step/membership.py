@@ -3,8 +3,8 @@
 
 A plan lists the members and addresses of the next comm. All members create that comm in a thread
 while the current comm stays in use. In the vote of each step a rank sends the number of the plan
-whose comm it has. When all ranks send the same number, they switch after that step: they close the
-old comm and continue in the new one.
+whose comm it has. When all ranks send the same number, they switch when the next step begins: they
+close the old comm and continue in the new one.
 
 If a rank dies during the vote, some ranks may not see the vote end. They shrink the old comm. Ranks
 that saw the vote end close the old comm without having died. The shrinking ranks detect this

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ddl_core import Comm
-from ddl_elastic.base.protocol import Fingerprint, WarmedUp
+from ddl_elastic.base.protocol import Fingerprint, PositionReached, WarmedUp
 from ddl_elastic.frameworks.protocol import Framework, State
 from ddl_elastic.sharded.cut import StateLost
 from ddl_elastic.sharded.shards import Shards
@@ -189,6 +189,8 @@ def enter(job: SwitchingLoop, plan: MembershipPlan) -> Arrival:
     shards, membership = job.group.shards, job.group.membership
     assert shards and membership and plan.comm
     try:
+        with suppress(OSError):  # the coordinator has exited
+            membership.inbox.channel.send(PositionReached(plan.number))
         plan.comm.allreduce(np.zeros(1))  # this rank has arrived
     except LOST:
         membership.drop()

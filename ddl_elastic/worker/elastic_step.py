@@ -45,11 +45,13 @@ class SteppingLoop(Protocol):
 
     def admit(self, reference: Share) -> Recovery | None: ...
 
-    def load_resumed(self) -> None: ...
+    def load_resumed(self, stop: int) -> None: ...
 
     def save_initial_state(self) -> None: ...
 
     def arrives(self, stop: int) -> bool: ...
+
+    def follow_plan(self) -> None: ...
 
     def arrive(self) -> None: ...
 
@@ -91,7 +93,7 @@ class ElasticStep:
             framework.result()
             yield from self._reference()
             self._admission = loop.admit(self._computed or [])
-            loop.load_resumed()
+            loop.load_resumed(self._stop)
         loop.save_initial_state()
         if not loop.arrives(self._stop):
             self._pass_by()
@@ -167,8 +169,9 @@ class ElasticStep:
         )
 
     def _pass_by(self) -> None:
-        """Skip a step of a call that this rank has missed. The program computes with filler values,
-        and loading the received state undoes their effect."""
+        """Skip a step of a call that this rank has missed, or that the job had finished before it
+        resumed. The program computes with filler values, and loading the received state or the
+        checkpoint undoes their effect."""
         framework, shards = self._loop.framework, self._loop.group.shards
         for array in framework.result():
             array.fill(1)
@@ -179,8 +182,10 @@ class ElasticStep:
         self.is_agreed = True
 
     def _begin(self) -> None:
-        """Move a joining worker to the other ranks' position, and begin the step."""
+        """Switch to a planned group, move a joining worker to the other ranks' position, and begin
+        the step."""
         loop = self._loop
+        loop.follow_plan()
         loop.arrive()
         if self.number != loop.position["next"]:
             self.number = loop.position["next"]

@@ -65,29 +65,18 @@ class EvaluationHistory:
 
     That program executes the first step of the first call of `steps` and skips all other steps that
     it has missed. It also executes the code after that step and between the calls.
+
+    is_open  True while the program executes such code
     """
 
     def __init__(self) -> None:
         self.tables: list[Table] = []
         self._taken = 0
-        self._first: int | None = None  # first step of the first call
-        self._is_in_call = False
+        self.is_open = False
 
-    def enter(self, first: int | None) -> None:
-        """Record that a call of `steps` begins. `first` is the first step of the first call, None
-        in later calls."""
-        self._is_in_call = True
-        if first is not None:
-            self._first = first
-
-    def leave(self) -> None:
-        """Record that a call of `steps` ends."""
-        self._is_in_call = False
-
-    def keep(self, table: Table, steps: int) -> None:
-        """Keep the table of an evaluation after this number of steps, if a joining worker's program
-        needs it."""
-        if self._first is not None and (not self._is_in_call or steps == self._first + 1):
+    def keep(self, table: Table) -> None:
+        """Keep the table of an evaluation if a joining worker's program needs it."""
+        if self.is_open:
             self.tables.append(table)
 
     def take(self) -> Table:

@@ -138,6 +138,7 @@ class Loop:
         self.group.shards = getattr(framework, "shards", None)
         if self.group.shards:
             self.group.shards.where = lambda: change.describe_position(self)
+            self.group.shards.is_behind = lambda: self._arrival is not None
         rate, action = find_options(audit, audit_action)
         self.group.audit = Audit(
             *(rate, action, seed, self.reporter.found),
@@ -152,12 +153,13 @@ class Loop:
         self._past = EvaluationHistory()
         self._policy, self._beside = policy, beside
         self._constants: dict[str, int | str | None] = {"batch": batch, "logical": logical}
-        self._constants |= {"seed": seed, "local_steps": None}  # of each round
+        self._constants |= {"seed": seed, "local_steps": None, "clip_norm": None}
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
         # The number of the next operation of all ranks. Training steps, evaluations and the
         # admission at the start count. A rank that is and stays alone has no admission.
-        self._number = 0 if comm.size == 1 and not membership else -1
+        self._is_admitted = comm.size == 1 and not membership
+        self._number = 0 if self._is_admitted else -1
         self._next = 0  # next training step
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = self._position = 0  # passes and samples of the earlier calls of `steps`
@@ -166,6 +168,7 @@ class Loop:
         self._numbers: dict[str, int | str | None] = {}  # settings that must be equal on all ranks
         self._resumed: State | None = None  # from a checkpoint; loaded after the admission
         self._checkpoint = ""  # the name of that checkpoint
+        self._passes_by = False  # the current step is of a call that this resumed job has finished
         recording = find_recording()
         self.recorder = Recorder(recording, self.group.member) if recording else None
 
@@ -247,18 +250,26 @@ class Loop:
         if not self.is_new:
             watchdog = self.group.watch.watchdog.seconds
             self.reporter.begin(span.stop, call.batch, self.logical, watchdog)
-        self._past.enter(self._next if self._call == 0 else None)
+        self._past.is_open = False
+        # A joining worker's program executes the first step, too, even if it has missed the call.
+        passes_by = self.awaits_admission and self._resumed is not None and not span
         try:
-            while self._next < span.stop:
+            while self._next < span.stop or passes_by:
                 if not self._observer:  # an observed step takes as long as the other ranks' steps
                     self.group.watch.watchdog.begin_step()
-                step = call.make_step(self, self._next, loader, span.stop)
+                number = call.begin if passes_by else self._next
+                step = call.make_step(self, number, loader, span.stop)
                 yield step
+                self._past.is_open = False
                 if not step.is_agreed:
                     raise RuntimeError(
                         f"step {step.number} is not agreed on: iterate over it to its end"
                     )
-                if self._arrival:
+                if passes_by:
+                    self.reporter.recovered(step.recovery, step.number)
+                    self._undo()
+                    self._passes_by = self._stops = False
+                if self._arrival or passes_by:
                     break
                 if step.lost:
                     self._reload(step.lost, call.begin)
@@ -280,8 +291,6 @@ class Loop:
                     break
                 if self._writers and self.group.membership and self.group.membership.ends_job:
                     self._writers.save_last(self._next)
-                change.follow_plan(self)
-                change.send_state(self)
             self._enter()
             if self.has_missed(self._call):
                 return
@@ -289,7 +298,7 @@ class Loop:
             self._end()
             self.reporter.done(self._next, self.framework.loss, self.group.comm, self._digest)
         finally:
-            self._past.leave()
+            self._past.is_open = True
             loader.close()
 
     def _record(self, number: int) -> None:
@@ -368,6 +377,7 @@ class Loop:
         """
         if self._arrival:
             return self._past.take()
+        self._undo()
         framework = self.framework
         plan = evaluation.EvaluationPlan(len(data), batch, self.logical)
         self._come()
@@ -388,7 +398,7 @@ class Loop:
             table = evaluation.run(
                 framework, plan, loader, function, self.seed, group, self.agree, watchdog.expect
             )
-            self._past.keep(table, self._next)
+            self._past.keep(table)
             return table
         finally:
             watchdog.expect(0)
@@ -408,7 +418,8 @@ class Loop:
     def _digest(self) -> Digest:
         """Return the digest of the current state. A sharded job gathers one tensor at a time."""
         shards = self.group.shards
-        if not (shards and shards.has_begun):
+        self._undo()
+        if not (shards and shards.has_begun) or self._arrival:
             return digest_parts(self.framework.state())
         return shards.find_digest(self._finish)
 
@@ -416,7 +427,8 @@ class Loop:
         """Return the state by name. In a sharded job all ranks call this, between two steps. It
         gathers the whole model and optimizer on each rank."""
         shards = self.group.shards
-        if shards and shards.has_begun:
+        self._undo()
+        if shards and shards.has_begun and not self._arrival:
             shards.export(self._finish)
         return self.framework.state()
 
@@ -424,7 +436,7 @@ class Loop:
     def is_writer(self) -> bool:
         """True on the rank that writes files and messages. If that rank dies, another one does."""
         is_first = self.group.comm.rank == 0 and not self.group.writer_is_done
-        return is_first and not self.is_new and not self._arrival
+        return is_first and not self.is_new and not self._arrival and not self._passes_by
 
     def log(self, text: str = "", **numbers: float) -> None:
         """Log a line of text and named numbers, once for all ranks."""
@@ -474,14 +486,14 @@ class Loop:
         This undoes the changes that a resumed program repeats between finished calls, such as
         schedule steps, because the checkpoint contains them. If the checkpoint was written at the
         end of the last call, it lacks the later changes, so they are kept."""
-        if self._resumed is None:
+        if self._resumed is None or self.awaits_admission:
             return
         if not span:
             self.framework.load(self._resumed)
         elif begin and begin == self._next:
             self._resumed = None
-        elif not self.awaits_admission:
-            self.load_resumed()
+        else:
+            self.load_resumed(span.stop)
 
     def save_initial_state(self) -> None:
         """Write the checkpoint before the first step, to which a job with audits may return."""
@@ -489,18 +501,28 @@ class Loop:
         if audit and audit.rate and self._writers and self._number == self._next == 0 == self._call:
             self._writers.boundary(0, is_behind=False)
 
-    def load_resumed(self) -> None:
-        """Load the checkpoint after the admission, which compares the initial states."""
-        if self._resumed is not None:
+    def load_resumed(self, stop: int) -> None:
+        """Load the checkpoint after the admission, which compares the initial states. If it was
+        written after the current call, which ends before step `stop`, pass by this step first."""
+        if self._resumed is None:
+            return
+        self._passes_by = self._next >= stop
+        if not self._passes_by:
             self.framework.load(self._resumed)
             self._resumed = None
+
+    def _undo(self) -> None:
+        """Undo the effect of a step that a resumed program passes by."""
+        if self._passes_by:
+            assert self._resumed is not None
+            self.framework.load(self._resumed)
 
     # ---- operations of all ranks ----
 
     @property
     def awaits_admission(self) -> bool:
         """True if the ranks have not yet compared their reference shares."""
-        return self._number < 0 or self.is_new
+        return not self._is_admitted or self.is_new
 
     @property
     def is_new(self) -> bool:
@@ -511,6 +533,7 @@ class Loop:
     def admit(self, reference: Share) -> Recovery | None:
         """Continue with the ranks that computed the same reference share. Raises AdmissionError on
         the other ranks. Return the recovery from deaths."""
+        self._is_admitted = True
         self.framework.begin(0)  # restore the buffers
         member, numbers = self.group.member, self._numbers
         candidate = admission.describe(member, self.framework, reference, numbers, self._checkpoint)
@@ -522,6 +545,7 @@ class Loop:
         self._complete(step, lambda _: [])
         self.framework.free(reference)
         self.reporter.admitted(step.first)
+        self._past.is_open = True
         return step.deaths
 
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
@@ -555,12 +579,13 @@ class Loop:
 
     def hand_over(self, members: Sequence[int]) -> None:
         """Move the ranges of a sharded state to these members of the group. If a rank dies
-        meanwhile and no rank has switched, the plan is cancelled and the ranges stay."""
+        meanwhile and no rank has switched, the plan is cancelled and the ranges stay. If the state
+        is lost, the next step notices this on all ranks, and in all groups."""
         shards = self.group.shards
         assert shards
         shards.keepers = [each for each in self.group.members if each in members]
         try:
-            with suppress(HandOverCancelled):
+            with suppress(HandOverCancelled, StateLost):
                 self._finish()
         finally:
             shards.keepers = None
@@ -586,6 +611,14 @@ class Loop:
         """Join the other ranks of a sharded job, once the program has reached their call."""
         while self._arrival and self._arrival.plan and not self.has_missed(self._call):
             self._take_arrival(change.enter(self, self._arrival.plan))
+
+    def follow_plan(self) -> None:
+        """Switch to the planned group if the ranks have agreed, and send the state if it is due.
+        A step calls this when it begins, because there the program of a joining rank begins: its
+        own operations between two steps come after that step."""
+        if not self._arrival:
+            change.follow_plan(self)
+            change.send_state(self)
 
     def has_missed(self, call: int) -> bool:
         """Return True if this rank had not joined yet when the others ran this call of `steps`."""

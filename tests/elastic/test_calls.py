@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers join in a later call of `job.steps`, and get the results of earlier evaluations."""
+"""Workers join in a later call of `job.steps`, and get the results of earlier evaluations. Jobs
+resume in a later call."""
 
 import json
 import re
+import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ddl_elastic.base.inbox import Inbox
+from ddl_elastic.base.messages import Channel, JobOver
+from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER
+from ddl_elastic.step.membership import Membership
+from ddl_elastic.storage.saving import policy_find
+from ddl_elastic.worker.elastic_step import ElasticStep
+from ddl_elastic.worker.loop import Loop
+
+torch = pytest.importorskip("torch")
+
+import ddl_core  # noqa: E402
+import ddl_torch.elastic as elastic  # noqa: E402
 
 PROGRAM = Path(__file__).parent / "programs" / "calls.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
@@ -15,22 +31,139 @@ LIMIT = 240  # seconds, on a busy machine
 STEPS = 7  # of the first call
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("late", [0, 0.5])
-def test_the_last_ones_have_joined_in_a_later_call(
-    run_here: Any, tmp_path: Path, late: float
-) -> None:
-    def run(*words: str) -> tuple[str, list[dict[str, Any]]]:
+Run = Callable[..., tuple[str, str, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def run_calls(run_here: Any, tmp_path: Path) -> Run:
+    """Run the program. Return the final state, the evaluations, and the events."""
+
+    def run(*words: str) -> tuple[str, str, list[dict[str, Any]]]:
         command = [*DDL, "--report", tmp_path / "report.json", *words]
         done = run_here(command, limit=LIMIT).expect_success()
-        (found,) = re.findall(r"^\[\d+\] (state \w{64} evaluated \w{64})$", done.out, re.M)
-        return found, json.loads((tmp_path / "report.json").read_text())["events"]
+        found = re.findall(r"^\[\d+\] state (\w{64}) evaluated (\w{64})$", done.out, re.M)
+        assert found and len({*found}) == 1, done.out  # all workers have the same
+        return *found[0], json.loads((tmp_path / "report.json").read_text())["events"]
 
-    expected, _ = run("-n", "1", str(PROGRAM))
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [0, 0.5])
+def test_the_last_ones_have_joined_in_a_later_call(run_calls: Run, late: float) -> None:
+    expected = run_calls("-n", "1", str(PROGRAM))[:2]
     kills = f"{STEPS}:0,{2 * STEPS}:1"
-    found, events = run("-n", "2", str(PROGRAM), "--kills", kills, "--late", str(late))
-    assert found == expected
+    *found, events = run_calls("-n", "2", str(PROGRAM), "--kills", kills, "--late", str(late))
+    assert (*found,) == expected
     joined = {each["member"]: each["step"] for each in events if each["kind"] == "joined"}
     assert {2, 3} == {*joined}, events
     assert all(step > STEPS for step in joined.values())
     assert [each["member"] for each in events if each["kind"] == "died"] == [0, 1]
+
+
+@pytest.mark.slow
+def test_workers_join_after_a_resume_in_a_later_call(run_calls: Run, run_here: Any) -> None:
+    """The resumed program passes by the first step, which joining workers execute as well."""
+    expected, _, _ = run_calls("-n", "1", str(PROGRAM))
+    program = [str(PROGRAM), "--checkpoint", "saved"]
+    ended = run_here([*DDL, "-n", "1", *program, "--end", str(2 * STEPS + 2)], limit=LIMIT)
+    assert ended.code == 1, ended.err
+    found, _, events = run_calls("-n", "2", *program, "--kills", f"{3 * STEPS}:0")
+    assert found == expected
+    assert [each["kind"] for each in events if each["kind"] in ("joined", "died")] == [
+        "died",
+        "joined",
+    ]
+
+
+MakeJob = Callable[..., elastic.Job]
+
+
+@pytest.fixture
+def make_job() -> Iterator[MakeJob]:
+    """Make jobs of one rank that another worker may join."""
+    made, inboxes = list[elastic.Job](), list[tuple[Channel[Any], Inbox]]()
+
+    def make(**options: Any) -> elastic.Job:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        endpoint, ends = ddl_core.Endpoint(secret=""), socket.socketpair()
+        near, inbox = Channel(ends[0], FROM_WORKER), Inbox(Channel(ends[1], TO_WORKER))
+        inboxes.append((near, inbox))
+        membership = Membership(inbox, 0, endpoint, {})
+        joined = {"comm": endpoint.connect([endpoint.address], 0), "membership": membership}
+        made.append(elastic.Job(model, optimizer, batch=4, logical=2, **joined, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    for near, inbox in inboxes:
+        near.close()
+        with pytest.raises(JobOver):
+            inbox.receive()
+        inbox.channel.close()
+    torch.use_deterministic_algorithms(False)
+
+
+def train_call(job: elastic.Job) -> Iterator[ElasticStep]:
+    """Train a pass. Yield each step after the optimizer's step."""
+    for step in job.steps([(torch.ones(2), 1)] * 8):
+        for x, y in step:
+            step.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+        job.framework.optimizer.step()
+        yield step
+
+
+def test_a_checkpoint_of_clipped_steps_is_refused_without_clipping(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    """A job without a loop of its own does not clip gradients."""
+    first = make_job(checkpoint=str(tmp_path), clip_norm=0.1)
+    assert len([*train_call(first)]) == 2
+    adapter = elastic.TorchAdapter(first.framework.model, first.framework.optimizer)
+    policy = policy_find(str(tmp_path), 1, 1)
+    loop = Loop(adapter, first.group.comm, batch=4, logical=2, policy=policy)
+    with pytest.raises(ValueError, match=r"clip_norm was '0\.1', is None"):
+        loop.steps([(torch.ones(2), 1)] * 8)
+    loop.group.watch.close()
+
+
+def show(job: elastic.Job) -> tuple[str, float, float]:
+    return job.hash(), job.loss, job.norm
+
+
+def test_an_evaluation_before_the_first_step_keeps_the_admission(make_job: MakeJob) -> None:
+    job, awaited = make_job(), []
+    job.map([torch.ones(2)], len, batch=1)
+    for step in job.steps([(torch.ones(2), 1)] * 4):
+        for x, y in step:
+            awaited.append(job.awaits_admission)
+            step.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+    assert awaited == [True, True, False, False]
+
+
+def test_a_passed_step_shows_the_checkpoint(make_job: MakeJob, tmp_path: Path) -> None:
+    saved = {"checkpoint": str(tmp_path), "every": 3, "clip_norm": 0.1}
+    first = make_job(**saved)
+    shown = [show(first) for _ in range(2) for _ in train_call(first)]
+    (tmp_path / "steps-000000000004.json").unlink()
+    resumed = make_job(**saved)
+    model, found = resumed.framework.model, []
+
+    def look(number: int) -> None:
+        table = resumed.map([torch.ones(2)], lambda batch: model(batch)[0], batch=1)
+        found.append((number, show(resumed), resumed.is_writer, table.tolist()))
+
+    for call in range(2):
+        for step in train_call(resumed):
+            look(step.number)
+            if not call:
+                resumed.stop()  # has no effect in a passed step
+        look(-1)
+    assert [each[:3] for each in found] == [
+        *((0, shown[2], False), (-1, shown[2], True)),
+        *((3, shown[3], True), (-1, shown[3], True)),
+    ]
+    assert found[0][3] == found[1][3]

@@ -467,6 +467,33 @@ def test_hash_does_not_gather_the_state() -> None:
         job.close()
 
 
+def test_hash_that_fails_does_not_gather_the_state_later() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    shards = adapter.shards
+
+    def fail() -> None:
+        raise StateLost("lost")
+
+    for read in (shards.export, shards.find_digest):
+        with pytest.raises(StateLost):
+            read(fail)
+    assert not shards._exports and not shards._digests
+
+
+def test_joining_rank_computes_with_its_own_state_while_it_is_behind() -> None:
+    """Its program executes the code between calls of `job.steps` that the others have finished."""
+    adapter = make_adapter()
+    compute(adapter)
+    shards, before = adapter.shards, adapter.replicated() | adapter.parameters()
+    shards.join()
+    with pytest.raises(RuntimeError, match="new parameters of its own ranges only"):
+        adapter.model(torch.ones(1, 70))
+    shards.is_behind = lambda: True
+    adapter.model(torch.ones(1, 70))
+    assert digest(adapter.state()) == digest(before)
+
+
 def test_joining_rank_notices_that_the_others_have_lost_the_state() -> None:
     class Group:
         size = 2

@@ -63,6 +63,28 @@ def test_worker_joins_in_a_later_call(runs: Runs) -> None:
     runs.check(3, "--kill", "65:0", joined=1, died=1)
 
 
+def test_program_of_a_joining_worker_reads_the_state(runs: Runs) -> None:
+    runs.check(3, "--kill", "65:0", "--look", joined=1, died=1)
+
+
+def test_workers_join_and_leave_while_others_evaluate_before_each_step(runs: Runs) -> None:
+    steps = ["--calls", "1", "--steps", "120"]
+    expected, _ = runs.final(1, "--whole", *steps)
+    digest, events = runs.final("1:3", *steps, "--look-first", "--scale", "3:3,60:1")
+    kinds = [each["kind"] for each in events]
+    assert digest == expected, events
+    assert kinds.count("joined") >= 1 and kinds.count("left") == 2, events
+
+
+def test_others_are_in_a_later_call_when_a_worker_has_arrived(runs: Runs) -> None:
+    calls = ["--calls", "60", "--steps", "2"]
+    expected, _ = runs.final(1, "--whole", *calls)
+    digest, events = runs.final(3, *calls, "--look", "--kill", "5:1")
+    kinds = [each["kind"] for each in events]
+    assert digest == expected
+    assert kinds.count("joined") == kinds.count("died") == 1, events
+
+
 def test_others_do_not_wait_for_the_program_of_a_joining_worker(runs: Runs) -> None:
     steps = ["--steps", "250"]
     expected, _ = runs.final(1, "--whole", *steps)
@@ -97,6 +119,11 @@ def test_death_while_the_state_moves_to_those_who_stay(runs: Runs) -> None:
 def test_death_of_the_only_worker_that_stays_cancels_the_plan(runs: Runs) -> None:
     words = ["--scale", "3:5,40:1", "--strike", "hand over:0"]
     runs.check("1:5", *words, joined=3, died=1)
+
+
+def test_loss_of_both_holders_while_the_state_moves_returns_to_a_checkpoint(runs: Runs) -> None:
+    words = ["--scale", "3:5,40:1", "--strike", "loss:3", "--checkpoint"]
+    runs.check("1:5", *words, joined=3, died=2)
 
 
 @pytest.mark.parametrize("member", [0, 1])

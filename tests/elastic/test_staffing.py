@@ -13,6 +13,7 @@ from ddl_elastic.base.protocol import (
     GroupPlan,
     GroupSwitched,
     PlanCancelled,
+    PositionReached,
     ReferenceBits,
     WarmedUp,
     WorkerRefused,
@@ -171,6 +172,24 @@ def test_a_newcomer_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
         job.registry.update(3)
     assert {each.member for each in job.stopped} == {1}
     assert job.workers[1].cause == "hung: it did not start in 7 s"
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_cancelled_plans_of_a_slow_newcomer(
+    has_arrived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next plan contains it again, so that no other worker could join or leave."""
+    job = Job(most=3)
+    job.registry.begun(16, 0.5)
+    job.workers[1].state = "admitted"
+    for now in range(20):
+        monkeypatch.setattr("time.monotonic", lambda now=now: float(now))
+        job.registry.update(now)
+        if now % 4 == 3:
+            job.registry.handle_message(job.workers[0], PlanCancelled(1, []))
+        elif has_arrived:
+            job.registry.handle_message(job.workers[1], PositionReached(1))
+    assert {each.member for each in job.stopped} == (set() if has_arrived else {1})
 
 
 def test_a_newcomer_that_the_others_have_lost() -> None:

@@ -46,6 +46,14 @@ def test_who_joins_waits_for_steps_that_take_long() -> None:
     assert 3 in hangs(watchdog, 101, 102, "join", STEPS)
 
 
+def test_cancelled_plans_do_not_restart_the_time_to_join() -> None:
+    watchdog = make()
+    for begin in (1, 5):
+        assert hangs(watchdog, begin, begin + 3, "join") == {}
+        assert hangs(watchdog, begin + 3, begin + 4, "", STEPS) == {}  # it waits for another plan
+    assert 3 in hangs(watchdog, 9, 11, "join", STEPS)
+
+
 def test_a_program_that_starts_slowly() -> None:
     watchdog = make()
     watchdog.usual = 4.0

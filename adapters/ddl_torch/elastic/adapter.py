@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, compress
+from math import nan
 from typing import Any, Literal
 
 import torch
@@ -23,13 +24,15 @@ from ddl_torch.elastic.moments import Moments
 from ddl_torch.elastic.pins import seed
 from ddl_torch.elastic.refusals import refuse, refuse_clipping
 from ddl_torch.elastic.rounds import MomentsKind, Rounds
+from ddl_torch.elastic.searched import Searched
 from ddl_torch.elastic.shares import Share, Shares, add
+from ddl_torch.elastic.tensors import pack, unpack
 
 BuffersKind = Literal["average", "first"]
 BUCKET_BYTES = 25 << 20  # the default of DistributedDataParallel
 
 
-class TorchAdapter(Loading):
+class TorchAdapter(Loading, Searched):
     """The PyTorch adapter; implements ddl_elastic.frameworks.protocol.LocalFramework."""
 
     def __init__(
@@ -51,7 +54,7 @@ class TorchAdapter(Loading):
         self._also = dict(also or {})
         if self._schedule:
             self._also["schedule"] = self._schedule
-        self.loss = float("nan")
+        self.loss = nan
         self.clipping = Clipping(clip_norm)
         refuse(model, optimizer)
         refuse_clipping(clip_norm, self._also)
@@ -216,34 +219,23 @@ class TorchAdapter(Loading):
         if self._schedule:
             self._schedule.step()
 
-    # ---- for the search for hidden state, see ddl_elastic/hidden/ ----
-
-    def held(self) -> list[Any]:
-        """Return the parts of the job's state."""
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        optimizers = filter(None, [self.optimizer, self._outer])
-        return [*tensors, *optimizers, *self._also.values()]
-
-    @property
-    def walked(self) -> list[Any]:
-        """The objects that may have a state besides the job's."""
-        return [self.model, self.loss_function] if self.loss_function else [self.model]
-
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the parameters."""
-        return [tuple(each.shape) for each in self.model.parameters()]
-
     # ---- the state ----
 
     def state(self) -> protocol.State:
-        return elastic_state.read(self.model, self.optimizer, self._also, self._outer)
+        return self._read(self.optimizer)
+
+    def _read(self, optimizer: Any) -> protocol.State:
+        """Return the state with this optimizer. The loss and the norm of the last step are in it,
+        so that they are the same on joining ranks and after a resume."""
+        figures = {"loss": self.loss, "norm": self.clipping.norm}
+        state = elastic_state.read(self.model, optimizer, self._also, self._outer)
+        return state | {f"{protocol.MODE}{n}": pack(n, value) for n, value in figures.items()}
 
     def load(self, state: protocol.State) -> None:
         elastic_state.write(state, self.model, self.optimizer, self._also, self._outer)
+        figures = {n: state.get(f"{protocol.MODE}{n}") for n in ("loss", "norm")}
+        loss, norm = (unpack(n, found) if found else nan for n, found in figures.items())
+        self.loss, self.clipping.norm = loss, norm
         self._trained = None
         if self._rounds:
             self._rounds.forget()
-
-    @property
-    def _outer(self) -> torch.optim.Optimizer | None:
-        return self._rounds.outer if self._rounds else None

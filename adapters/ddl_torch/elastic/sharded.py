@@ -20,7 +20,6 @@ from ddl_elastic.frameworks.protocol import Array
 from ddl_elastic.sharded.cut import TensorPiece
 from ddl_elastic.sharded.shards import Shards, Table
 from ddl_torch.elastic import guards
-from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.adapter import TorchAdapter
 from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.refusals import refuse_sharded
@@ -46,7 +45,7 @@ class ShardedAdapter(TorchAdapter):
         self._groups = [[*group["params"]] for group in optimizer.param_groups]
         self._given = guards.GivenGradients(optimizer)
         self._reading: list[bool] = []  # True while this adapter reads or writes the state
-        guards.guard_model(model, lambda: self.shards.is_stale, self._reading)
+        guards.guard_model(model, lambda: self.shards.is_hidden, self._reading)
         guards.guard_optimizer(optimizer, lambda: bool(self._arrays), self._reading)
 
     def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
@@ -190,7 +189,7 @@ class ShardedAdapter(TorchAdapter):
         keys = {n: ("{}.{}".format(*self._at[p]), p.shape) for n, p in parameters if p in self._at}
         slots, sources = stream_slots(keys, table, gather)
         with guards.allowed(self._reading):
-            whole = elastic_state.read(self.model, self._whole(slots), self._also)
+            whole = self._read(self._whole(slots))
         return protocol.StreamedState(whole, sources)
 
     def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> protocol.PartialState:
@@ -217,7 +216,7 @@ class ShardedAdapter(TorchAdapter):
 
     def replicated(self) -> protocol.State:
         with guards.allowed(self._reading):
-            state = elastic_state.read(self.model, self._whole({}), self._also)
+            state = self._read(self._whole({}))
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             if parameter in self._at:
                 del state[f"model.{name}"]

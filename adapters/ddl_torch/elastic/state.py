@@ -7,8 +7,9 @@ slot.NUMBER.NAME   the optimizer's state of a parameter
 group.NUMBER.NAME  a setting of one of the optimizer's groups
 outer.KIND...      slots and groups of the outer optimizer, in jobs with rounds
 also.NAME.KEY      an entry in the state_dict of an object in `also`
-mode.KIND          frozen parameters, modules in evaluation mode, and the parameters of each
-                   group. Not part of the digest: see ddl_elastic.frameworks.protocol.MODE
+mode.KIND          frozen parameters, modules in evaluation mode, the parameters of each group,
+                   and the last step's loss and norm (see adapter.py). Not part of the digest: see
+                   ddl_elastic.frameworks.protocol.MODE
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls `job.steps` several times, with evaluations between the steps and between the calls; for
-`ddl elastic run`. Prints the hash of the final state and of what was evaluated between the calls.
+`ddl elastic run`. Each worker prints the hash of the final state and of what was evaluated between
+the calls.
 
 The state comes to a newcomer so many seconds late (`--late`): until then it observes.
 A member of `--kills STEP:MEMBER,...` is killed by itself, from this step on, once another one has
-shares too.
+shares too. All workers end with an error after step --end.
 """
 
 import argparse
@@ -27,6 +28,8 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=40)
     parser.add_argument("--kills", default="")
     parser.add_argument("--late", type=float, default=0.0)
+    parser.add_argument("--end", type=int)
+    parser.add_argument("--checkpoint")
     arguments = parser.parse_args()
     receive = transfer.Receiver.receive
 
@@ -40,7 +43,8 @@ def main() -> None:
     data = torch.utils.data.TensorDataset(torch.randn(150, 8), torch.randint(3, (150,)))
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    job = elastic.Job(model, optimizer, batch=24, logical=12)
+    saving = {"checkpoint": arguments.checkpoint, "every": 5}
+    job = elastic.Job(model, optimizer, batch=24, logical=12, **saving)
 
     def measure(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
@@ -54,11 +58,13 @@ def main() -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 step.backward(nn.functional.cross_entropy(model(x), y))
             optimizer.step()
+            if step.number == arguments.end:
+                raise SystemExit("the end")
             if step.number % 3 == 0:
-                job.map(data, measure, batch=50)
+                tables = job.map(data, measure, batch=50)
+                assert tables.max() < 2, tables
         evaluated.update(job.map(data, measure, batch=50).tobytes())
-    if job.is_writer:
-        print(f"state {digest(job.framework.state())} evaluated {evaluated.hexdigest()}")
+    print(f"state {digest(job.framework.state())} evaluated {evaluated.hexdigest()}")
     job.close()
 
 

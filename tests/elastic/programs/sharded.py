@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train with a sharded optimizer, in two calls of job.steps; prints the final state's hash.
+"""Train with a sharded optimizer, in two or more calls of job.steps; prints the final state's hash.
 
     ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
         [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT] [--late]
+        [--look] [--look-first] [--checkpoint] [--calls CALLS]
 
 --whole is the same job without shards. Each step takes a while, so that workers join in time.
 With --late, a worker that joins sleeps between the calls until the others have made some steps.
+With --look, the program evaluates, reads the state and calls a module after the first step and
+between the calls; with --look-first, before each step.
 --storm kills COUNT members, one after the other, each in the next one of PHASES.
 """
 
@@ -54,9 +57,14 @@ def when(flag: str) -> dict[int, list[int]]:
     return found
 
 
+def number_of(flag: str, default: int) -> int:
+    return int(sys.argv[sys.argv.index(flag) + 1]) if flag in sys.argv else default
+
+
 def strike(job: elastic.Job, what: str) -> None:
     """Kill a member while ranges move: "hand over:3" while the state moves to those who stay,
-    "join:1" while others receive it, or "barrier:1" soon after they have received it."""
+    "join:1" while others receive it, or "barrier:1" soon after they have received it. "loss:2" is
+    like "hand over:2", and the member before ends with an error."""
     kind, member = what.split(":")
     send, move, is_joining = Shards._send_replicated, Shards._move, [False]
 
@@ -71,7 +79,11 @@ def strike(job: elastic.Job, what: str) -> None:
         return send(shards, *arguments)
 
     def moving(shards: Shards, *arguments: Any) -> None:
-        if kind == "hand over" and shards.keepers is not None:
+        if kind in ("hand over", "loss") and shards.keepers is not None:
+            if kind == "loss" and job.group.member == int(member) - 1:
+                job.group.comm.close()
+                raise SystemExit("the program of a worker fails")
+            time.sleep(0.5 * (kind == "loss"))  # until that member has left
             die(shards)
         move(shards, *arguments)
         if kind == "barrier" and is_joining[-1]:
@@ -133,19 +145,32 @@ def main() -> None:
         clip_norm=1.0,
         shard="--whole" not in sys.argv,
         strict=True,
+        checkpoint="saved" if "--checkpoint" in sys.argv else None,
+        every=10,
     )
     if "--strike" in sys.argv:
         strike(job, sys.argv[sys.argv.index("--strike") + 1])
     leaves, kills, sizes = when("--leave"), when("--kill"), when("--scale")
-    steps = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else STEPS
+    calls, steps = number_of("--calls", 2), number_of("--steps", STEPS)
     storm = Storm(job, int(sys.argv[-1])) if "--storm" in sys.argv else None
     is_late = "--late" in sys.argv and Path("step").exists()
-    for number in range(2):
+
+    def look(flag: str = "--look") -> None:
+        if flag in sys.argv:
+            job.map(data, lambda batch: model(batch[0]).sum(), batch=48)
+            job.hash()
+            job.state()
+            model[0](data.tensors[0])
+
+    for number in range(calls):
+        if number:
+            look()
         if number and is_late:
             begin = read_step()
             while read_step() < begin + 10:
                 time.sleep(0.01)
         for step in job.steps(data, steps=steps):
+            look("--look-first")
             for x, y in step:
                 step.backward(functional.cross_entropy(model(x), y))
                 if storm:
@@ -156,6 +181,8 @@ def main() -> None:
                 time.sleep(0.5 * (job.group.comm.size < 3))  # until others have joined
             optimizer.step()
             schedule.step()
+            if not step.number:
+                look()
             time.sleep(0.05)
             if job.group.member in leaves.get(step.number, []):
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the adapter in which ddl_elastic/hidden/ searches for hidden state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddl_torch.elastic.rounds import Rounds
+
+
+class Searched:
+    """A base class of the adapter with this part of its interface."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss_function: Callable[..., Tensor] | None
+    _also: dict[str, Any]
+    _rounds: Rounds | None
+
+    def held(self) -> list[Any]:
+        """Return the parts of the job's state."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        optimizers = filter(None, [self.optimizer, self._outer])
+        return [*tensors, *optimizers, *self._also.values()]
+
+    @property
+    def walked(self) -> list[Any]:
+        """The objects that may have a state besides the job's."""
+        return [self.model, self.loss_function] if self.loss_function else [self.model]
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the parameters."""
+        return [tuple(each.shape) for each in self.model.parameters()]
+
+    @property
+    def _outer(self) -> torch.optim.Optimizer | None:
+        return self._rounds.outer if self._rounds else None
