@@ -57,7 +57,7 @@ from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.storage import saving
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint
 from ddl_elastic.storage.saving import Policy, Saver
-from ddl_elastic.worker import change, evaluation, rollback
+from ddl_elastic.worker import change, evaluation, rollback, shared_storage
 from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.checkpoint_writers import CheckpointWriters
 from ddl_elastic.worker.elastic_step import ElasticStep
@@ -155,9 +155,11 @@ class Loop:
         self._constants |= {"seed": seed, "local_steps": None}  # of each round
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
-        # The number of the next operation of all ranks. Training steps, evaluations and the
-        # admission at the start count. A rank that is and stays alone has no admission.
-        self._number = 0 if comm.size == 1 and not membership else -1
+        # The number of the next operation of all ranks. Training steps and evaluations count from
+        # 0, after the admission and the check of the storage. A rank that is and stays alone has
+        # neither.
+        self._is_admitted = comm.size == 1 and not membership
+        self._number = 0 if self._is_admitted else -1 - (shared_storage.OPERATIONS if policy else 0)
         self._next = 0  # next training step
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = self._position = 0  # passes and samples of the earlier calls of `steps`
@@ -500,7 +502,7 @@ class Loop:
     @property
     def awaits_admission(self) -> bool:
         """True if the ranks have not yet compared their reference shares."""
-        return self._number < 0 or self.is_new
+        return not self._is_admitted or self.is_new
 
     @property
     def is_new(self) -> bool:
@@ -517,10 +519,14 @@ class Loop:
         if self.is_new:
             self.framework.free(reference)
             self._take_arrival(change.join(self, candidate))
+            self._is_admitted = True
             return None
         step = admission.Admission(self.group, self._number, candidate)
         self._complete(step, lambda _: [])
         self.framework.free(reference)
+        if self.group.saver:
+            shared_storage.check(self.group.saver.storage, self.group, self.agree, self._finish)
+        self._is_admitted = True
         self.reporter.admitted(step.first)
         return step.deaths
 
