@@ -205,7 +205,7 @@ def test_data_of_other_lengths(run: Any) -> None:
 def test_a_worker_without_a_share_and_one_that_is_refused(run: Any) -> None:
     done, report = run("-n", 3, PROGRAM, "--logical", 2, "--refused", 2, "--passes", 1)
     assert done.code == 0, done.err
-    assert done.err.count("a step has logical=2 shares, so at most 2 of 3 workers have") == 1
+    assert done.err.count("a step has logical=2 shares, so at most 2 workers compute") == 1
     assert done.err.count("2 of the 3 workers have trained to the end") == 1
     assert [each["kind"] for each in report["events"]].count("idle") == 1
 
