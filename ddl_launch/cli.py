@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ddl_launch import submit, timeline
 from ddl_launch.arguments import COUNTED, explain_misplaced, find_number, make_parser, parse
+from ddl_launch.base.packages import find_frameworks
 from ddl_launch.errors import FAILED, INTERRUPTED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import topology
 from ddl_launch.hosts.allocation import Allocation, find_allocation
@@ -104,6 +105,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         start_timeout=arguments.start_timeout,
         verbose=arguments.verbose,
         keep_going=arguments.keep_going,
+        repeat_last=not arguments.check,
     )
     if arguments.dry_run:
         print(preview(plan, _free_ports()))
@@ -260,8 +262,8 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
 def _command(arguments: argparse.Namespace) -> list[str]:
     """Return the command to execute. Raises LaunchError if it cannot be executed."""
     if arguments.check:
-        picture = [str(arguments.plot.absolute())] if arguments.plot else []
-        return [sys.executable, *_CHECK, *picture]
+        picture = ["--plot", str(arguments.plot.absolute())] if arguments.plot else []
+        return [sys.executable, *_CHECK, *picture, *_imports(arguments.command)]
     command = list(arguments.command)
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
@@ -282,6 +284,17 @@ def _command(arguments: argparse.Namespace) -> list[str]:
     if path.exists():
         raise LaunchError(NOT_EXECUTABLE, f"{program} is not executable")
     raise LaunchError(NOT_FOUND, f"the file {program} does not exist")
+
+
+def _imports(command: Sequence[str]) -> list[str]:
+    """Return the option of `ddlrun --check` for the frameworks that the program imports."""
+    program = next((Path(word) for word in command if word.endswith(".py")), None)
+    if program is None:
+        return []
+    if not program.is_file():
+        raise LaunchError(NOT_FOUND, f"the file {program} does not exist")
+    frameworks = find_frameworks(program)
+    return ["--imports", ",".join(frameworks)] if frameworks else []
 
 
 # ---- on this machine ----

@@ -88,6 +88,7 @@ class RemotePlan:
     more            further arguments of the launcher
     start_timeout   seconds for all ranks to start
     verbose         show the hosts of the ranks, and the launcher's output
+    repeat_last     show the last lines of the rank that failed first once more, at the end
     """
 
     launcher: Launcher
@@ -104,6 +105,7 @@ class RemotePlan:
     start_timeout: float
     verbose: bool
     keep_going: bool = False
+    repeat_last: bool = True
 
 
 def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]:
@@ -562,7 +564,7 @@ class RemoteJob(Supervisor):
         return list(self._outputs[rank].last)
 
     def _is_in_sight(self, rank: int) -> bool:
-        return False
+        return not self._plan.repeat_last
 
     def _has_output(self) -> bool:
         return self._open_streams > 0 and bool(self._connections)
