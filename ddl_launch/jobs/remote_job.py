@@ -369,6 +369,13 @@ class RemoteJob(Supervisor):
             if note:
                 self._console.log(f"note: {note}")
                 break
+        for host in others:
+            if self._library_of(host)["program"] != own["program"]:
+                self._console.log(
+                    f"note: {self._plan.command[1]} on {host} differs from its copy on {first}:"
+                    " each host runs its own copy"
+                )
+                break
         ports = self._hello(0).ports
         if len(ports) < 2:
             return f"{host_of[0]} has no free port for the rendezvous"
