@@ -110,17 +110,21 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         print(preview(plan, _free_ports()))
         return 0
-    return _finish(RemoteJob(plan, console), command, arguments, console)
+    return _finish(RemoteJob(plan, console), layout.size, command, arguments, console)
 
 
 def _finish(
-    job: Supervisor, command: list[str], arguments: argparse.Namespace, console: Console
+    job: Supervisor,
+    size: int,
+    command: list[str],
+    arguments: argparse.Namespace,
+    console: Console,
 ) -> int:
     """Run the job. Return its exit code. Join its timeline, and explain an option at the wrong
     place."""
     code = job.run()
     if arguments.timeline:
-        console.log(timeline.join(arguments.timeline))
+        console.log(timeline.join(arguments.timeline, size))
     if code == USAGE and (hint := explain_misplaced(make_parser(), command, job.last_words())):
         console.log(hint)
     return code
@@ -355,7 +359,7 @@ def _run_here(
         summary=arguments.verbose,
         keep_going=arguments.keep_going,
     )
-    return _finish(LocalJob(plan, console), command, arguments, console)
+    return _finish(LocalJob(plan, console), size, command, arguments, console)
 
 
 def _has_loopback() -> bool:

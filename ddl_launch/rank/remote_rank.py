@@ -99,6 +99,9 @@ def main() -> int:
         os.environ[placement.THREADS[0]],
     )
     connection = _connect(os.environ.pop("DDL_CONTROL"))
+    if folder := os.environ.get("DDL_TIMELINE_DIR"):
+        with contextlib.suppress(OSError):  # the rank reports that it cannot write there
+            os.makedirs(folder, exist_ok=True)
     rank = _Rank(connection, os.environ.get("DDL_SECRET", ""), command, cores)
     return rank.run(hello)
 
