@@ -58,7 +58,8 @@ environment of each rank:
   on other hosts: the variables that -x names, and from ddlrun's own environment PATH,
     LD_LIBRARY_PATH, VIRTUAL_ENV, LANG and the variables of Python, DDL, OpenMP and the frameworks
 
-Options may begin with one dash or two. docs/launching.md describes each way to start a job.
+Options may begin with one dash or two. The page "Starting jobs" of the documentation describes each
+way to start a job.
 """
 
 COUNTED = ("auto", "cpu", "gpu")  # words for -accelerators, which torchrun has

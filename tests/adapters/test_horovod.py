@@ -45,7 +45,7 @@ def names(module):
     try:
         module.elastic.run
     except NotImplementedError as error:
-        assert "Use ddl_elastic" in str(error)
+        assert "elastic.Job" in str(error) and "ddl elastic run" in str(error)
     else:
         raise AssertionError("elastic is not refused")
     values = {name: getattr(module, name) for name in module.__all__}
