@@ -300,7 +300,7 @@ def _plain(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
         given, equals, value = rest.pop(0).partition("=")
         name = _own_name(given, known)
         if name not in known:
-            if instead := find_replacement(given):
+            if instead := find_replacement(given, value or next(iter(rest), "")):
                 raise LaunchError(USAGE, f"{given} is not an option of ddlrun: {instead}")
             # argparse would take -hostfiel for -h, and has to take -xNAME for -x NAME.
             if not given.startswith(("-x", "-H")) and find_similar(given, known):
