@@ -216,7 +216,7 @@ def _native(adapter: str, folder: str) -> Finding:
     except native.BuildError as error:
         return wrong(what, f"not built, and cannot be built: {error}", f"after that, run {build}")
     return note(
-        what, f"not built; the first use builds it, which takes a minute ({compiler})", build
+        what, f"not built; the first use builds it, which may take minutes ({compiler})", build
     )
 
 
@@ -266,5 +266,3 @@ def _least(name: str) -> str | None:
 
 def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3]]
-
-
