@@ -58,7 +58,8 @@ environment of each rank:
   on other hosts: the variables that -x names, and from ddlrun's own environment PATH,
     LD_LIBRARY_PATH, VIRTUAL_ENV, LANG and the variables of Python, DDL, OpenMP and the frameworks
 
-Options may begin with one dash or two. docs/launching.md describes each way to start a job.
+Options may begin with one dash or two. The page "Starting jobs" of the documentation describes each
+way to start a job.
 """
 
 COUNTED = ("auto", "cpu", "gpu")  # words for -accelerators, which torchrun has
@@ -299,7 +300,7 @@ def _plain(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
         given, equals, value = rest.pop(0).partition("=")
         name = _own_name(given, known)
         if name not in known:
-            if instead := find_replacement(given):
+            if instead := find_replacement(given, value or next(iter(rest), "")):
                 raise LaunchError(USAGE, f"{given} is not an option of ddlrun: {instead}")
             # argparse would take -hostfiel for -h, and has to take -xNAME for -x NAME.
             if not given.startswith(("-x", "-H")) and find_similar(given, known):

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import argparse
 import glob
-import importlib.metadata
 import ipaddress
 import json
 import math
@@ -20,17 +20,21 @@ import numpy as np
 
 import ddl_core
 from ddl_core import Comm
+from ddl_launch.base.packages import FRAMEWORKS, find_version
 from ddl_launch.base.pictures import logarithmic, picture
 from ddl_launch.rank.library import compare_libraries, identify_library
 from ddl_launch.rank.sockets import addresses_to
 
-_PACKAGES = ("numpy", "torch", "tensorflow", "jax")
 _ROUNDS, _SMALL, _LARGE, _REPEATS = 50, 8, 8 << 20, 3
 _SKEW = 1.0  # the largest tolerated difference of two clocks, in seconds
 _SLOW = 0.5  # pairs below this share of the fastest pair's bandwidth are reported
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--plot")
+    parser.add_argument("--imports", type=lambda names: names.split(","), default=[])
+    options = parser.parse_args()
     comm = ddl_core.init()
     facts = _gather(comm, _facts())
     ways = _gather(comm, _ways(facts, comm.rank))
@@ -38,28 +42,26 @@ def main() -> int:
     latency, bandwidth = _measure(comm)
     code = 0
     if comm.rank == 0:
-        findings = _findings(facts, ways, skews, bandwidth)
+        findings = _findings(facts, ways, skews, bandwidth, options.imports)
         _print(facts, ways, latency, bandwidth)
         for finding in findings:
             print(finding)
         names = [fact["host"] for fact in facts]
         print(heat_map("one way", "us", names, [[1e6 * t for t in row] for row in latency]))
         print(heat_map("bandwidth", "Gbit/s", names, [[8e-9 * b for b in r] for r in bandwidth]))
-        if len(sys.argv) > 1:
-            plot(sys.argv[1], names, latency, bandwidth)
+        if options.plot:
+            plot(options.plot, names, latency, bandwidth)
         code = int(any(finding.startswith("error") for finding in findings))
-        print("no problem was found" if not findings else f"{len(findings)} findings")
+        number = f"{len(findings)} finding{'s' * (len(findings) > 1)}"
+        print(number if findings else "no problem was found")
     ddl_core.finalize()
     return code
 
 
 def _facts() -> dict[str, Any]:
     versions = {"libddl": ddl_core.version(), "Python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "-"
+    for package in ("numpy", *FRAMEWORKS):
+        versions[package] = find_version(package) or ""
     return {
         "host": socket.gethostname(),
         "versions": versions,
@@ -188,10 +190,17 @@ def _findings(
     ways: list[list[str]],
     skews: list[float],
     bandwidth: list[list[float]],
+    imports: list[str],
 ) -> list[str]:
-    """Return the problems, each with the host and the remedy."""
-    found = []
+    """Return the problems, each with the host and the remedy. `imports` are the frameworks that the
+    program imports."""
     first = facts[0]
+    found = [
+        f"error: {fact['host']} has no {name}, which the program imports: install it there"
+        for fact in facts
+        for name in imports
+        if not fact["versions"][name]
+    ]
     for fact in facts[1:]:
         host = fact["host"]
         note = compare_libraries(first["host"], first["library"], host, fact["library"])
@@ -199,10 +208,13 @@ def _findings(
             found.append(f"note: {note}")
         for name, version in fact["versions"].items():
             # ddlrun has compared the protocols of libddl already.
-            if name != "libddl" and version != first["versions"][name]:
+            own = first["versions"][name]
+            if name in imports and not (own and version):
+                continue
+            if name != "libddl" and version != own:
                 found.append(
-                    f"error: {host} has {name} {version}, {first['host']} has"
-                    f" {first['versions'][name]}: install the same on both"
+                    f"error: {host} has {f'{name} {version}' if version else f'no {name}'},"
+                    f" {first['host']} has {own or 'none'}: install the same on both"
                 )
         for what in ("cores", "accelerators"):
             if fact[what] != first[what]:
@@ -307,7 +319,9 @@ def _print(
     bandwidth: list[list[float]],
 ) -> None:
     versions = facts[0]["versions"].items()
-    print(", ".join(f"{name} {version}" for name, version in versions if version != "-"))
+    missing = ", ".join(name for name, version in versions if not version)
+    present = ", ".join(f"{name} {version}" for name, version in versions if version)
+    print(f"{present}; not installed: {missing}" if missing else present)
     for fact, row in zip(facts, ways, strict=True):
         by = ", ".join(dict.fromkeys(way for way in row if way))
         print(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ddl_launch import submit, timeline
 from ddl_launch.arguments import COUNTED, explain_misplaced, find_number, make_parser, parse
+from ddl_launch.base.packages import find_frameworks
 from ddl_launch.errors import FAILED, INTERRUPTED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import topology
 from ddl_launch.hosts.allocation import Allocation, find_allocation
@@ -104,21 +105,26 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         start_timeout=arguments.start_timeout,
         verbose=arguments.verbose,
         keep_going=arguments.keep_going,
+        repeat_last=not arguments.check,
     )
     if arguments.dry_run:
         print(preview(plan, _free_ports()))
         return 0
-    return _finish(RemoteJob(plan, console), command, arguments, console)
+    return _finish(RemoteJob(plan, console), layout.size, command, arguments, console)
 
 
 def _finish(
-    job: Supervisor, command: list[str], arguments: argparse.Namespace, console: Console
+    job: Supervisor,
+    size: int,
+    command: list[str],
+    arguments: argparse.Namespace,
+    console: Console,
 ) -> int:
     """Run the job. Return its exit code. Join its timeline, and explain an option at the wrong
     place."""
     code = job.run()
     if arguments.timeline:
-        console.log(timeline.join(arguments.timeline))
+        console.log(timeline.join(arguments.timeline, size))
     if code == USAGE and (hint := explain_misplaced(make_parser(), command, job.last_words())):
         console.log(hint)
     return code
@@ -260,8 +266,8 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
 def _command(arguments: argparse.Namespace) -> list[str]:
     """Return the command to execute. Raises LaunchError if it cannot be executed."""
     if arguments.check:
-        picture = [str(arguments.plot.absolute())] if arguments.plot else []
-        return [sys.executable, *_CHECK, *picture]
+        picture = ["--plot", str(arguments.plot.absolute())] if arguments.plot else []
+        return [sys.executable, *_CHECK, *picture, *_imports(arguments.command)]
     command = list(arguments.command)
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
@@ -282,6 +288,17 @@ def _command(arguments: argparse.Namespace) -> list[str]:
     if path.exists():
         raise LaunchError(NOT_EXECUTABLE, f"{program} is not executable")
     raise LaunchError(NOT_FOUND, f"the file {program} does not exist")
+
+
+def _imports(command: Sequence[str]) -> list[str]:
+    """Return the option of `ddlrun --check` for the frameworks that the program imports."""
+    program = next((Path(word) for word in command if word.endswith(".py")), None)
+    if program is None:
+        return []
+    if not program.is_file():
+        raise LaunchError(NOT_FOUND, f"the file {program} does not exist")
+    frameworks = find_frameworks(program)
+    return ["--imports", ",".join(frameworks)] if frameworks else []
 
 
 # ---- on this machine ----
@@ -342,7 +359,7 @@ def _run_here(
         summary=arguments.verbose,
         keep_going=arguments.keep_going,
     )
-    return _finish(LocalJob(plan, console), command, arguments, console)
+    return _finish(LocalJob(plan, console), size, command, arguments, console)
 
 
 def _has_loopback() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from pathlib import Path
 
 from ddl_launch.commands import trace
@@ -24,8 +25,8 @@ def prepare(folder: Path) -> None:
         raise LaunchError(USAGE, f"--timeline {folder}: {error.strerror}") from None
 
 
-def join(folder: Path) -> str:
-    """Write the file from the ranks' files. Return a message about it."""
+def join(folder: Path, size: int) -> str:
+    """Write the file from the files of `size` ranks. Return a message about it."""
     path = folder / _FILE
     try:
         records = trace.read(trace.files([folder]))
@@ -36,6 +37,16 @@ def join(folder: Path) -> str:
         return f"no timeline: {path}: {error.strerror}"
     operations = sum(len(record.events) for record in records)
     missing = sum(record.missing for record in records)
-    return f"wrote {operations} operations to {path}; open it at ui.perfetto.dev" + (
-        f" ({missing} are missing, because they followed each other too fast)" if missing else ""
+    ranks = max(Counter(record.comm for record in records).values())
+    return (
+        f"wrote {operations} operations to {path}; open it at ui.perfetto.dev"
+        + (f" ({missing} are missing, because they followed each other too fast)" * bool(missing))
+        + _describe_absent(folder, path, ranks, size) * (ranks < size)
+    )
+
+
+def _describe_absent(folder: Path, path: Path, ranks: int, size: int) -> str:
+    return (
+        f". It has only {ranks} of {size} ranks. If the hosts do not share {folder}, copy the files"
+        f" ddl-*.json of the other hosts there, and run: ddl trace {folder} -o {path}"
     )

@@ -192,7 +192,7 @@ def add_parts(wheel: Path, parts: dict[str, Path]) -> None:
 
 
 def sdist() -> Path:
-    """Build the sources, without tests and benchmarks."""
+    """Build the archive of the sources."""
     with tempfile.TemporaryDirectory(dir=WORK) as folder:
         run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder)
         (found,) = Path(folder).glob("*.tar.gz")

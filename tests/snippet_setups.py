@@ -106,6 +106,8 @@ import ddl_keras.elastic as elastic
 
 elastic.pin(threads=1)
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+x, y = (np.stack(each) for each in zip(*data, strict=True))
+x_test, y_test = x[:256], y[:256]
 
 # ---- elastic_tensorflow: elastic_data
 import keras

@@ -60,7 +60,8 @@ def no_elastic(replacement: str) -> Callable[[str], NoReturn]:
             raise AttributeError(name)
         raise NotImplementedError(
             f"Horovod's elastic.{name} is not supported: there, the program commits and restores"
-            f" its state. Use {replacement}, which does this itself (docs/elastic/)"
+            f" its state. Use {replacement}.elastic.Job, which does this itself, and start the"
+            " program with ddl elastic run (help({replacement}.elastic))"
         )
 
     return refuse

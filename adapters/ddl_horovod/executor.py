@@ -279,7 +279,7 @@ class Executor:
         for each in (self._announced, self._calls, self._joined):
             each.clear()
         for request in failed:
-            self._settle(request, 0, error)
+            self._settle(request, 0, _with_call(request.call, error))
 
     def _check_progress(self) -> None:
         """Warn if all members wait for each other. After half an hour, close the set and raise
@@ -315,6 +315,11 @@ class Executor:
 
     def _gather(self, text: bytes, length: int) -> list[bytes]:
         return self._members.gather(text[:length].ljust(length, b"\0"))
+
+
+def _with_call(call: MemberCall, error: Exception) -> Exception:
+    """Return the error of an exchange with the members, with the call that has failed by it."""
+    return type(error)(f"{call}: {error}")
 
 
 def _check(calls: list[MemberCall]) -> MemberCall:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ddl_jax.programs import jit
     from ddl_jax.training import (
         allreduce_gradients,
+        broadcast_object,
         broadcast_parameters,
         gradient_transformation,
         rank_key,
@@ -57,6 +58,7 @@ __all__ = [
     "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_object",
     "broadcast_parameters",
     "gradient_transformation",
     "grouped_allreduce",

@@ -13,13 +13,14 @@ import numpy as np
 from jax import Array
 
 from ddl_core import adapter
+from ddl_core.adapter_objects import check, packed, unpacked
 from ddl_core.base.config import wire_number
 from ddl_core.calls.arguments import op_value
 from ddl_core.errors import InvalidArgument
 from ddl_jax import primitives
 from ddl_jax.collectives import broadcast, grouped_allreduce
 from ddl_jax.communicators import members
-from ddl_jax.world import rank
+from ddl_jax.world import rank, size
 
 if TYPE_CHECKING:
     from ddl_core.base.names import AnyCompression, Compression, GradientOp
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Tree = TypeVar("Tree")
 
 _WIRES = ("int8", "int4")
+_NUMBERS = (bool, int, float, complex)
 _COMPRESSED = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
 
 
@@ -154,15 +156,21 @@ def _pack(
 
 
 def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
-    """Return the root's arrays on all ranks, for a pytree of parameters, optimizer state or both.
+    """Return the root's arrays and Python numbers on all ranks, for a pytree of parameters,
+    optimizer state, a step counter and so on.
 
-    All ranks call it with trees of the same structure. Leaves that are not arrays stay each rank's
-    own; keys of jax.random are broadcast, too. A NumPy array whose 64-bit type JAX would narrow is
-    returned as a NumPy array of that type. Raises like `broadcast`, and InvalidArgument for such an
-    array inside jax.jit.
+    All ranks call it with trees of the same structure. Keys of jax.random are broadcast, too. Other
+    leaves, such as functions and strings, stay each rank's own. A NumPy array whose 64-bit type JAX
+    would narrow is returned as a NumPy array of that type. Raises like `broadcast`, and
+    InvalidArgument for such an array or a Python number inside jax.jit.
     """
+    leaves, structure = jax.tree.flatten(parameters)
+    numbers = [leaf for leaf in leaves if isinstance(leaf, _NUMBERS)]
+    received = iter(broadcast_object(numbers, root) if numbers else [])
 
     def give(leaf: Any) -> Any:
+        if isinstance(leaf, _NUMBERS):
+            return next(received)
         if not isinstance(leaf, (Array, jax.core.Tracer)) and not hasattr(leaf, "__array__"):
             return leaf
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -172,8 +180,36 @@ def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
             return _broadcast_wide(np.asarray(leaf), root)
         return broadcast(leaf, root)
 
-    result: Tree = jax.tree.map(give, parameters)
+    result: Tree = jax.tree.unflatten(structure, [give(leaf) for leaf in leaves])
     return result
+
+
+def broadcast_object(value: Any, root: int = 0) -> Any:
+    """Return the root's object on all ranks. On other ranks `value` is ignored.
+
+    The object is pickled, so the ranks must trust each other. All ranks call it. Raises like
+    `broadcast`, InvalidArgument inside jax.jit, and TypeError on all ranks if pickling fails.
+    """
+    root = adapter.check_rank("root", root, size())
+    data = packed(value, root) if rank() == root else b""
+    length = _outside_jit(broadcast(np.array([len(data)], np.uint32), root))
+    content = np.zeros(int(length[0]), np.uint8)
+    content[: len(data)] = np.frombuffer(data, np.uint8)
+    content = _outside_jit(broadcast(content, root))
+    if rank() == root:
+        check(data)
+        return value
+    return unpacked(content.tobytes())
+
+
+def _outside_jit(received: Any) -> Any:
+    """Return the array as a NumPy array. Raises InvalidArgument inside jax.jit."""
+    if isinstance(received, jax.core.Tracer):
+        raise InvalidArgument(
+            "broadcast_object, and broadcast_parameters of Python numbers, work outside of jax.jit"
+            " only; pass numbers as arrays, such as jnp.asarray(3)"
+        )
+    return np.asarray(received)
 
 
 def _broadcast_wide(array: Any, root: int) -> Any:

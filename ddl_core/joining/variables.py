@@ -22,7 +22,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "DDL_SOCKETS": "is the number of sockets between each pair of interfaces, from 1 to 16."
         " Default: 1.",
         "DDL_LINKS": "lists the kinds of links that may be used: `inproc`, `shm`, `tcp` and `ucx`."
-        " Default: all but `ucx`, which needs UCX (docs/installing.md).",
+        " Default: all but `ucx`, which needs UCX (the page Installing).",
         "DDL_TOPOLOGY": "describes how the hosts are grouped, such as `2,2`. The ranks use it for"
         " hierarchical algorithms. Every rank must have the same value.",
     },

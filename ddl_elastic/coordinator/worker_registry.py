@@ -127,6 +127,7 @@ class WorkerRegistry:
         self._first: protocol.Fingerprint | None = None  # the reference results of the first worker
         self.logical = 0  # the number of logical workers, 0 until it is known
         self.wanted = size.target  # the requested number of workers, not reduced by deaths
+        self._is_resized = False  # until workers were started for the requested number
         self._lost: list[Worker] = []  # dead workers that are not replaced yet
         self._balance, self._watchdog = Balance(), JoinWatchdog()
         self._founders: StartupWatchdog | None = StartupWatchdog()  # None once training began
@@ -137,7 +138,7 @@ class WorkerRegistry:
     def resize(self, number: int) -> None:
         """Set the target to `number` workers. Raises ValueError if the job may not have them."""
         self.target = self.wanted = self.size.check(number)
-        self._failures = 0
+        self._failures, self._is_resized = 0, True
         self._tell_idle()
 
     def begun(self, logical: int, watchdog: float = 0.0) -> None:
@@ -149,8 +150,8 @@ class WorkerRegistry:
 
     def _tell_idle(self) -> None:
         if 0 < self.logical < self.target:
-            most = f"a step has logical={self.logical} shares, so at most {self.logical}"
-            self._tell("idle", None, f"{most} of {self.target} workers have one")
+            text = f"a step has logical={self.logical} shares, so at most {self.logical} workers"
+            self._tell("idle", None, f"{text} compute; the job may have {self.target}")
 
     def pause(self) -> None:
         """Set the target to 0. If the job has checkpoints, the last worker writes one first."""
@@ -375,11 +376,15 @@ class WorkerRegistry:
         elif self._failures >= FAILURES:
             self._tell_not_replaced("too many workers have exited before they joined")
         else:
-            self._tell_not_replaced("no slot is free so far")
+            self._tell_not_replaced("no slot is free", " yet")
+            if self._is_resized:
+                text = f"{self.target} workers were requested, but no slot is free for {places}"
+                self._tell("waits", None, f"{text} of them; they start when slots are free")
+        self._is_resized = False
 
-    def _tell_not_replaced(self, why: str) -> None:
+    def _tell_not_replaced(self, why: str, yet: str = "") -> None:
         for worker in self._lost:
-            self._tell("not replaced", worker, f"{worker.name} is not replaced: {why}")
+            self._tell("not replaced", worker, f"{worker.name} is not replaced{yet}: {why}")
         self._lost.clear()
 
     def _make_plan(

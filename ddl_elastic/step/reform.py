@@ -33,7 +33,7 @@ LOST = (PeerLost, Aborted)
 # Asks the coordinator whether a side without a majority may continue. Takes its members by rank and
 # the missing members. Returns "" if it may, else the reason why not.
 RequestQuorum = Callable[[Sequence[int], Sequence[int]], str]
-UNKNOWN = -1  # the step of a rank that does not know the step of the other ranks
+UNKNOWN = -(1 << 62)  # the step of a rank that does not know the step of the other ranks
 
 
 class NoSurvivorHasState(RuntimeError):

@@ -224,7 +224,7 @@ class Saver:
                 saved = self.saved = self._part.steps
         finally:
             for name in storage.names():
-                if name.startswith("part-") and name <= parts[-1]:
+                if (name.startswith("part-") and name <= parts[-1]) or name.startswith("probe-"):
                     storage.remove(name)
             checkpoint.clean(storage, self._policy.keep, saved, self.needed())
 

@@ -28,6 +28,7 @@ from ddl_elastic.step.membership import MembershipPlan, NotAdmitted, close
 from ddl_elastic.step.reform import LOST, UNKNOWN, RankProgress, decide, gather
 from ddl_elastic.step.step import PlainArrays, RankGroup, Step
 from ddl_elastic.step.transfer import Receiver
+from ddl_elastic.worker import shared_storage
 from ddl_elastic.worker.evaluation import Table
 from ddl_elastic.worker.observer import Observer, Results
 from ddl_elastic.worker.reporter import Reporter
@@ -147,6 +148,8 @@ def _wait_for_plan(job: SwitchingLoop) -> MembershipPlan:
     except NotAdmitted as refused:
         raise AdmissionError(*refused.args) from None
     assert plan.comm
+    if group.saver:
+        shared_storage.check_joining(group.saver.storage, membership.member)
     group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
     with suppress(*LOST):
         transfer.warm_up(plan.comm)

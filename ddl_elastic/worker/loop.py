@@ -57,7 +57,7 @@ from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.storage import saving
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint
 from ddl_elastic.storage.saving import Policy, Saver
-from ddl_elastic.worker import change, evaluation, rollback
+from ddl_elastic.worker import change, evaluation, rollback, shared_storage
 from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.checkpoint_writers import CheckpointWriters
 from ddl_elastic.worker.elastic_step import ElasticStep
@@ -156,10 +156,11 @@ class Loop:
         self._constants |= {"seed": seed, "local_steps": None, "clip_norm": None}
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
-        # The number of the next operation of all ranks. Training steps, evaluations and the
-        # admission at the start count. A rank that is and stays alone has no admission.
+        # The number of the next operation of all ranks. Training steps and evaluations count from
+        # 0, after the admission and the check of the storage. A rank that is and stays alone has
+        # neither.
         self._is_admitted = comm.size == 1 and not membership
-        self._number = 0 if self._is_admitted else -1
+        self._number = 0 if self._is_admitted else -1 - (shared_storage.OPERATIONS if policy else 0)
         self._next = 0  # next training step
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = self._position = 0  # passes and samples of the earlier calls of `steps`
@@ -544,6 +545,8 @@ class Loop:
         step = admission.Admission(self.group, self._number, candidate)
         self._complete(step, lambda _: [])
         self.framework.free(reference)
+        if self.group.saver:
+            shared_storage.check(self.group.saver.storage, self.group, self.agree, self._finish)
         self.reporter.admitted(step.first)
         self._past.is_open = True
         return step.deaths

@@ -26,6 +26,7 @@ from ddl_core.endpoint import Endpoint
 from ddl_core.errors import DdlError, InvalidArgument, Unsupported
 from ddl_core.frameworks import native_recipe
 from ddl_core.joining.environment import detect, metrics_port
+from ddl_launch.base.packages import find_version
 from ddl_launch.commands.finding import Finding, note, ok, wrong
 
 # The format of an endpoint's address, see libddl/src/comm/address.c.
@@ -176,7 +177,7 @@ def library() -> Iterator[Finding]:
     """Check the loaded libddl and the packages that it needs."""
     loaded, path = ddl_core.version(), Path(ddl_core.library_path())
     told = f"{loaded}, ABI {path.name}, {path.parent}"
-    installed = _version("libddl")
+    installed = find_version("libddl")
     if installed not in (None, loaded):
         yield wrong(
             *("libddl", f"{told}; but the package is {installed}"),
@@ -192,10 +193,10 @@ def library() -> Iterator[Finding]:
 def frameworks() -> Iterator[Finding]:
     """Check the installed frameworks that have adapters, and the adapters' native parts."""
     for package in _OTHERS:
-        if _version(package):
+        if find_version(package):
             yield _package(package)
     for adapter, package, folder in _ADAPTERS:
-        if _version(package):
+        if find_version(package):
             yield _package(package)
             yield _native(adapter, folder)
 
@@ -208,14 +209,14 @@ def _native(adapter: str, folder: str) -> Finding:
         return ok(what, f"prebuilt, {prebuilt}")
     try:
         cache = native.cache_folder() / adapter
-        pattern = f"{folder}-{_version(folder)}*-libddl-{ddl_core.version()}-*/*.so"
+        pattern = f"{folder}-{find_version(folder)}*-libddl-{ddl_core.version()}-*/*.so"
         if any(cache.glob(pattern)) and _is_built(adapter):
             return ok(what, f"built, in {cache}")
         compiler = " ".join(native.compiler())
     except native.BuildError as error:
         return wrong(what, f"not built, and cannot be built: {error}", f"after that, run {build}")
     return note(
-        what, f"not built; the first use builds it, which takes a minute ({compiler})", build
+        what, f"not built; the first use builds it, which may take minutes ({compiler})", build
     )
 
 
@@ -239,14 +240,14 @@ def _prebuilt(adapter: str, folder: str) -> str:
         pattern = f"{interface}-*"
     else:
         abi = importlib.machinery.EXTENSION_SUFFIXES[0].split(".")[1]
-        pattern = f"{folder}-{str(_version(folder)).partition('+')[0]}-*-{abi}-*"
+        pattern = f"{folder}-{str(find_version(folder)).partition('+')[0]}-*-{abi}-*"
     parts = Path(spec.submodule_search_locations[0], native_recipe.PREBUILT).glob(pattern)
     return next((part.name for part in parts), "")
 
 
 def _package(name: str) -> Finding:
     """Compare the version of a package with the lowest one that libddl supports."""
-    version, least = _version(name), _least(name)
+    version, least = find_version(name), _least(name)
     if version is None:
         return wrong(name, "not installed", f"pip install {name}")
     if least and _numbers(version) < _numbers(least):
@@ -265,10 +266,3 @@ def _least(name: str) -> str | None:
 
 def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3]]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

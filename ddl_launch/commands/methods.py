@@ -115,7 +115,8 @@ def as_table(cluster: Cluster, nbytes: int, seconds: float, found: Sequence[Pred
             "",
             "x f32: steps per second relative to f32",
             "communication: of one step, without the part that the backward pass hides",
-            f"PowerSGD: for matrices of {_WIDTH} x {_WIDTH}; rounds: see docs/elastic/rounds.md",
+            f"PowerSGD: for matrices of {_WIDTH} x {_WIDTH}; rounds: see the page 'Rounds of local"
+            " steps'",
         ]
     )
 

@@ -88,6 +88,7 @@ class RemotePlan:
     more            further arguments of the launcher
     start_timeout   seconds for all ranks to start
     verbose         show the hosts of the ranks, and the launcher's output
+    repeat_last     show the last lines of the rank that failed first once more, at the end
     """
 
     launcher: Launcher
@@ -104,6 +105,7 @@ class RemotePlan:
     start_timeout: float
     verbose: bool
     keep_going: bool = False
+    repeat_last: bool = True
 
 
 def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]:
@@ -367,6 +369,13 @@ class RemoteJob(Supervisor):
             if note:
                 self._console.log(f"note: {note}")
                 break
+        for host in others:
+            if self._library_of(host)["program"] != own["program"]:
+                self._console.log(
+                    f"note: {self._plan.command[1]} on {host} differs from its copy on {first}:"
+                    " each host runs its own copy"
+                )
+                break
         ports = self._hello(0).ports
         if len(ports) < 2:
             return f"{host_of[0]} has no free port for the rendezvous"
@@ -562,7 +571,7 @@ class RemoteJob(Supervisor):
         return list(self._outputs[rank].last)
 
     def _is_in_sight(self, rank: int) -> bool:
-        return False
+        return not self._plan.repeat_last
 
     def _has_output(self) -> bool:
         return self._open_streams > 0 and bool(self._connections)

@@ -17,6 +17,7 @@ silent.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import selectors
@@ -26,6 +27,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -90,13 +92,16 @@ def main() -> int:
         identity.rank,
         socket.gethostname(),
         _why_not(command) or cores_wanted or _no_way(identity) or _no_interface(),
-        library.identify_library(),
+        {**library.identify_library(), "program": _digest_program(command)},
         _free_ports() if identity.rank == 0 else [],
         placement.format_cores(cores),
         sum(map(len, nodes)),
         os.environ[placement.THREADS[0]],
     )
     connection = _connect(os.environ.pop("DDL_CONTROL"))
+    if folder := os.environ.get("DDL_TIMELINE_DIR"):
+        with contextlib.suppress(OSError):  # the rank reports that it cannot write there
+            os.makedirs(folder, exist_ok=True)
     rank = _Rank(connection, os.environ.get("DDL_SECRET", ""), command, cores)
     return rank.run(hello)
 
@@ -146,6 +151,15 @@ def _why_not(command: list[str]) -> str:
     if script and not os.path.isfile(script):
         return f"the file {script} does not exist in {os.getcwd()}"
     return ""
+
+
+def _digest_program(command: list[str]) -> str:
+    """Return the digest of the program's file, if it is a script, else ""."""
+    script = next((word for word in command[1:2] if word.endswith(".py")), None)
+    try:
+        return hashlib.sha256(Path(script).read_bytes()).hexdigest() if script else ""
+    except OSError:
+        return ""
 
 
 def _no_way(identity: _Identity) -> str:

@@ -5,8 +5,8 @@ first, even if the word is not on it."""
 from __future__ import annotations
 
 TERMS = {
-    "choosing": ["macOS", "Mac", "Windows", "WSL", "InfiniBand", "RDMA", "gigabit", "Gloo or NCCL"],
-    "installing": ["pip", "wheel", "conda", "Spack", "Docker", "Python 3.14", "CPU build"],
+    "choosing": ["macOS", "Mac", "Windows", "WSL", "InfiniBand", "RDMA", "Gloo or NCCL"],
+    "installing": ["pip", "wheel", "conda", "Spack", "Docker", "Python 3.14", "CPU build", "NFS"],
     "launching": ["mpirun", "srun", "Slurm", "torchrun", "multi-node", "hostfile", "ssh"],
     "operating": ["systemd", "upgrade", "helm", "backup", "probe", "daemon"],
     "scheduler": ["queue", "priority", "multi-tenant"],
@@ -14,9 +14,18 @@ TERMS = {
     "elastic/notebook": ["notebook", "Jupyter", "Colab", "IPython"],
     "elastic/guide": ["checkpoint", "resume"],
     "elastic/rounds": ["DiLoCo", "local SGD", "federated averaging", "slow network"],
-    "debugging": ["hang", "deadlock", "stuck", "straggler", "profiler", "Perfetto", "wrong loss"],
+    "debugging": [
+        "hang",
+        "deadlock",
+        "stuck",
+        "straggler",
+        "slow rank",
+        "profiler",
+        "Perfetto",
+        "wrong loss",
+    ],
     "faster": ["tuning", "slow", "bucket_cap_mb", "gradient accumulation", "speed up", "bandwidth"],
-    "wire": ["compression", "quantization", "fp16_compress_hook", "int8", "bf16"],
+    "wire": ["gigabit", "compression", "quantization", "fp16_compress_hook", "int8", "bf16"],
     "coming-from": [
         *("autotune", "horovodrun", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_ALGO"),
         *("GLOO_SOCKET_IFNAME", "HOROVOD_TIMELINE", "MPI_Allreduce", "ncclAllReduce", "mpi4py"),

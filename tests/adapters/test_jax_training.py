@@ -42,7 +42,7 @@ def test_documents(ddlrun: Run, text: str) -> None:
 
 
 def test_all_is_shown() -> None:
-    assert len(SHOWN) == 7
+    assert len(SHOWN) == 8
 
 
 def test_packed_gradients_train_like_f32(ddlrun: Run) -> None:
@@ -103,6 +103,25 @@ try:
     jax.jit(lambda: ddl.broadcast_parameters(wide))()
 except InvalidArgument as error:
     assert "call broadcast_parameters outside of jax.jit" in str(error)
+else:
+    raise AssertionError
+
+state = {"epoch": 7 + rank, "seed": 2**70 + rank, "rate": 0.1 * (rank + 1), "done": rank > 0}
+got = ddl.broadcast_parameters(state, size - 1)
+last = size - 1
+assert got == {"epoch": 7 + last, "seed": 2**70 + last, "rate": 0.1 * size, "done": last > 0}
+assert [type(each) for each in got.values()] == [bool, int, float, int]
+assert ddl.broadcast_object({"names": ["a"] * rank}, last) == {"names": ["a"] * last}
+try:
+    jax.jit(lambda: ddl.broadcast_parameters({"epoch": 1}))()
+except InvalidArgument as error:
+    assert "pass numbers as arrays" in str(error)
+else:
+    raise AssertionError
+try:
+    ddl.broadcast_object((each for each in ()), last)
+except TypeError as error:
+    assert f"the object of rank {last} cannot be pickled" in str(error)
 else:
     raise AssertionError
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ddlrun --check` on the hosts of a laboratory, including one with IPv6 alone."""
 
+import importlib.metadata
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from lab_hosts import Hosts
 
+from ddl_launch.base.packages import find_frameworks, find_version
 from ddl_launch.check import heat_map
 from ddl_launch.lab import Lab, missing
 
@@ -24,6 +26,55 @@ def test_check(one: Hosts) -> None:
     assert re.fullmatch(r"h2 +[\d.]+ +- +[\d.]+", table[3])
     assert re.search(r"one way, us: ░ [\d.]+ to █ [\d.]+\nh1   [░▒▓█]{4}\n", out)
     assert re.search(r"bandwidth, Gbit/s: .*\nh1 .*\nh2 [░▒▓█]{2}  [░▒▓█]{2}\n", out)
+
+
+def test_check_reports_a_host_without_the_framework_once(
+    mpirun_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    metadata = str(importlib.metadata.distribution("torch")._path)  # type: ignore[attr-defined]
+    program = tmp_path / "train.py"
+    program.write_text("import ddl.torch as ddl\n")
+    with Lab(2) as lab:
+        hosts = Hosts(lab, mpirun_of("mpich"), tmp_path)
+        assert lab.run("h2", ["mount", "-t", "tmpfs", "none", metadata]).returncode == 0
+        code, out, err = hosts.run("-H", "h1,h2", "--check", program)
+        assert code == 1
+        error = "error: h2 has no torch, which the program imports: install it there"
+        assert out.count(error) == 1 and error not in err
+        assert "\n1 finding\n" in out
+        assert lab.run("h1", ["mount", "-t", "tmpfs", "none", metadata]).returncode == 0
+        code, out, _ = hosts.run("-H", "h1,h2", "--check", program)
+        assert code == 1 and out.count("which the program imports") == 2
+        assert re.search(r"; not installed: (\w+, )*torch", out)
+        code, out, _ = hosts.run("-H", "h1,h2", "--check")
+        assert code == 0, out
+
+
+def test_frameworks_of_a_program(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    for text, frameworks in (
+        ("import torch.nn as nn", ["torch"]),
+        ("from ddl import jax", ["jax"]),
+        ("import ddl_torch.elastic as elastic", ["torch"]),
+        ("import ddl_horovod.tensorflow.keras as hvd", ["tensorflow", "keras"]),
+        ("import ddl, numpy, torchvision", []),
+        ("import (", []),
+    ):
+        program.write_text(text)
+        assert find_frameworks(program) == frameworks
+
+
+def test_tensorflow_cpu_counts_as_tensorflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tensorflow_cpu-2.21.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tensorflow-cpu\nVersion: 2.21.0\n"
+    )
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert find_version("tensorflow") == "2.21.0"
+    assert find_version("torch") is None
 
 
 def test_heat_map() -> None:

@@ -60,6 +60,22 @@ def test_builds_for_other_processors_need_no_note() -> None:
 
 
 @in_lab
+def test_different_copies_of_the_program_are_named(one: Hosts, lab: Lab) -> None:
+    program = one.program(SUM)
+    other = one.folder / "other.py"
+    other.write_text(SUM + "# changed")
+    assert lab.run("h2", ["mount", "--bind", other, program]).returncode == 0
+    try:
+        code, _, err = one.run("-H", "h1,h2", program)
+    finally:
+        lab.run("h2", ["umount", program])
+    assert code == 0, err
+    assert f"note: {program} on h2 differs from its copy on h1: each host runs its own" in err
+    code, _, err = one.run("-H", "h1,h2", program)
+    assert code == 0 and "differs" not in err
+
+
+@in_lab
 def test_hosts_with_different_builds_work_together(one: Hosts, lab: Lab) -> None:
     version = ddl_core.version().encode()
     name = rf"libddl {ddl_core.version()} \(ABI \d+, protocol \d+\), build \w+ [0-9a-f]{{12}}"

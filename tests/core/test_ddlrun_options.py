@@ -433,6 +433,13 @@ def test_option_of_another_launcher_is_accepted(words: list[str], name: str, val
         (["--min-np", "2"], "ddl elastic run"),
         (["--autotune"], "-mode p"),
         (["--log-level", "INFO"], "DDL_LOG"),
+        (["--stall-check-warning-time-seconds", "30"], "DDL_STALL_WARN_MS=30000 "),
+        (["--network-interfaces=ib0"], "DDL_INTERFACES=ib0 "),
+        (["-p", "2222"], "Port 2222 into"),
+        (["-cb"], "ddl doctor"),
+        (["--num-nccl-streams", "2"], "leave it out"),
+        (["--no-autotune"], "-mode p"),
+        (["--slots", "4"], "ddl elastic run"),
         (["--bind-to", "core"], "--bind core"),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_slow_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_native_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDL_CACHE", str(tmp_path))
     versions = {"torch": "2.13.0", "libddl": ddl_core.version(), "jax": "0.9.1"}
-    monkeypatch.setattr(installation, "_version", versions.get)
+    monkeypatch.setattr(installation, "find_version", versions.get)
     monkeypatch.setattr(installation, "_least", {"torch": "2.6", "jax": "0.10"}.get)
     monkeypatch.setenv("CXX", sys.executable)
     assert levels(list(installation.frameworks())) == {
@@ -223,7 +223,7 @@ def test_prebuilt_native_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("importlib.util.find_spec", find_spec)
     versions = {"torch": "2.13.0+cu130", "libddl": ddl_core.version(), "jax": "0.10.2"}
-    monkeypatch.setattr(installation, "_version", versions.get)
+    monkeypatch.setattr(installation, "find_version", versions.get)
     abi = EXTENSION_SUFFIXES[0].split(".")[1]
     header = "#define XLA_FFI_API_MAJOR 0\n#define XLA_FFI_API_MINOR 7\n"
     tell(tmp_path, "jaxlib/include/xla/ffi/api/c_api.h", header)

@@ -11,6 +11,7 @@ import pytest
 from conftest import Run
 
 from ddl_core import Comm
+from ddl_launch import timeline
 from ddl_launch.commands.cli import main
 
 KILLED = """
@@ -196,6 +197,16 @@ def test_timeline_has_all_ranks(ddlrun: Run, tmp_path: Path) -> None:
     assert {pid: name[:6] for pid, name in names.items()} == {0: "rank 0", 1: "rank 1"}
     sums = [e["pid"] for e in events if e["name"] == "all-reduce(f64, 100, sum)"]
     assert [sums.count(rank) for rank in (0, 1)] == [100, 100]
+
+
+def test_timeline_without_a_common_folder_says_what_is_missing(tmp_path: Path) -> None:
+    """On another host, the ranks have written to its own folder."""
+    for rank in (0, 1):
+        write(tmp_path / f"ddl-0123456789abcdef-rank{rank}.json", rank, event(0))
+    assert "only" not in timeline.join(tmp_path, 2)
+    message = timeline.join(tmp_path, 4)
+    assert "It has only 2 of 4 ranks" in message
+    assert f"ddl trace {tmp_path} -o {tmp_path}/timeline.json" in message
 
 
 def test_timeline_of_a_killed_rank_is_read(ddlrun: Run, tmp_path: Path) -> None:

@@ -96,6 +96,25 @@ def test_workers_that_read_other_checkpoints(run: Any) -> None:
     ), done.err
 
 
+def test_workers_without_a_common_folder_are_refused(run: Any) -> None:
+    """Otherwise no checkpoint is ever complete, and the job succeeds without one."""
+    done, report = run("-n", 2, PROGRAM, "--checkpoint", "saved", "--apart", 1)
+    assert done.code != 0 and report["state"] == "failed"
+    assert re.search(r"rank 1 does not find the checkpoint files that rank 0 writes", done.err)
+    assert "All hosts need the same folder" in done.err
+    assert report["steps"] == 0
+
+
+def test_a_joining_worker_with_another_folder_is_refused(run_program: Any, tmp_path: Path) -> None:
+    words = ("--checkpoint", "saved", "--apart", 2, "--strike", "kill", "--passes", 40)
+    command = [*DDL, "-n", 2, "--report", "report.json", PROGRAM, *words]
+    done = run_program([*map(str, command)], cwd=tmp_path, limit=LIMIT).expect_success()
+    assert "cannot join: it does not find the job's checkpoint files" in done.err
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["steps"] == report["steps_total"]
+    assert "abandoned" not in done.out
+
+
 @pytest.mark.parametrize("how", ["gil", pytest.param("stop", marks=pytest.mark.slow)])
 def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
     done, report = run("-n", 3, PROGRAM, "--strike", how, "--watchdog", 3)
@@ -186,7 +205,7 @@ def test_data_of_other_lengths(run: Any) -> None:
 def test_a_worker_without_a_share_and_one_that_is_refused(run: Any) -> None:
     done, report = run("-n", 3, PROGRAM, "--logical", 2, "--refused", 2, "--passes", 1)
     assert done.code == 0, done.err
-    assert done.err.count("a step has logical=2 shares, so at most 2 of 3 workers have") == 1
+    assert done.err.count("a step has logical=2 shares, so at most 2 workers compute") == 1
     assert done.err.count("2 of the 3 workers have trained to the end") == 1
     assert [each["kind"] for each in report["events"]].count("idle") == 1
 

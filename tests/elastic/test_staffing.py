@@ -82,11 +82,24 @@ def test_no_place_for_another_worker() -> None:
     job.lose()
     for _ in range(3):
         job.registry.update(3)
-    text = "rank 1 on a is not replaced: no slot is free so far"
+    text = "rank 1 on a is not replaced yet: no slot is free"
     assert job.told == [("not replaced", job.workers[1], text)]
     job.has_place = True
     job.registry.update(3)
     assert len(job.workers) == 3
+
+
+def test_a_number_for_which_no_slot_is_free_is_reported_once() -> None:
+    job = Job(most=4)
+    job.workers[1].state, job.workers[1].joined = "running", True
+    job.registry.resize(4)
+    for _ in range(3):
+        job.registry.update(3)
+    text = "4 workers were requested, but no slot is free for 2 of them; they start when slots are"
+    assert job.told == [("waits", None, f"{text} free")]
+    job.has_place = True
+    job.registry.update(3)
+    assert len(job.workers) == 4
 
 
 def test_a_death_in_a_program_that_trains_again() -> None:
@@ -144,8 +157,8 @@ def test_workers_without_a_share() -> None:
         job.registry.begun(logical)
     job.registry.resize(4)
     assert [text for _, _, text in job.told] == [
-        "a step has logical=1 shares, so at most 1 of 2 workers have one",
-        "a step has logical=1 shares, so at most 1 of 4 workers have one",
+        "a step has logical=1 shares, so at most 1 workers compute; the job may have 2",
+        "a step has logical=1 shares, so at most 1 workers compute; the job may have 4",
     ]
 
 

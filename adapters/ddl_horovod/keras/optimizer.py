@@ -17,7 +17,7 @@ from ddl_horovod.world import ProcessSet
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
         f"the backend of Keras is {keras.backend.backend()}; ddl_horovod.keras supports only"
-        " tensorflow: use ddl_keras (docs/tensorflow.md)"
+        " tensorflow: use ddl_keras, which supports all backends"
     )
 
 

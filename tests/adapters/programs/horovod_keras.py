@@ -55,7 +55,7 @@ def world():
         if RANK == 0:
             module.start_timeline("timeline.json")
             module.stop_timeline()
-        refused(NotImplementedError, "Use ddl_elastic", lambda module=module: module.elastic.run)
+        refused(NotImplementedError, "elastic.Job", lambda module=module: module.elastic.run)
     assert isinstance(EVENS, tf_hvd.ProcessSet)
     extra = tf_hvd.add_process_set([1])
     assert extra.process_set_id == 2 and tf_hvd.remove_process_set(extra)

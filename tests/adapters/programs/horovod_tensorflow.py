@@ -413,7 +413,7 @@ def timeline():
     if RANK == 0:
         names = {event.get("name") for event in json.loads(Path("timeline.json").read_text())}
         assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE"} <= names
-    refused(NotImplementedError, "Use ddl_elastic", lambda: hvd.elastic.run)
+    refused(NotImplementedError, "elastic.Job", lambda: hvd.elastic.run)
 
 
 for part in (

@@ -51,7 +51,7 @@ def timeline():
         named = [event["name"] for event in events if event.get("pid") == row]
         assert named == ["process_name", "NEGOTIATE_ALLREDUCE", "ALLREDUCE"]
         assert all(event["dur"] >= 0 for event in events if event.get("ph") == "X")
-    refused(NotImplementedError, "Use ddl_elastic", lambda: hvd.elastic.run)
+    refused(NotImplementedError, "elastic.Job", lambda: hvd.elastic.run)
 
 
 def world():

@@ -7,7 +7,10 @@ says. With --tell each worker tells of its steps, see steps.py.
 """
 
 import argparse
+import itertools
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -39,6 +42,7 @@ def main() -> None:
     parser.add_argument("--checkpoint")
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--blind", type=int, help="the worker that finds no checkpoint")
+    parser.add_argument("--apart", type=int, default=99, help="workers from this one on: folder")
     parser.add_argument("--moments", action="store_true")
     parser.add_argument("--tell", action="store_true")
     arguments = parser.parse_args()
@@ -49,6 +53,15 @@ def main() -> None:
         train(arguments)
 
 
+def count_starts() -> int:
+    """Return the number of workers that have started before this one."""
+    for number in itertools.count():
+        with suppress(FileExistsError):
+            Path(f"started-{number}").mkdir()
+            return number
+    raise AssertionError
+
+
 def train(arguments: argparse.Namespace) -> None:
     struck = [int(each) for each in arguments.members.split(",")]
     torch.manual_seed(1)
@@ -56,6 +69,9 @@ def train(arguments: argparse.Namespace) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
+    checkpoint = arguments.checkpoint
+    if checkpoint and count_starts() >= arguments.apart:  # as on a host with another file system
+        checkpoint = f"{checkpoint}-{os.getpid()}"
     job = elastic.Job(
         model,
         optimizer,
@@ -63,7 +79,7 @@ def train(arguments: argparse.Namespace) -> None:
         logical=arguments.logical,
         watchdog=arguments.watchdog,
         also={"schedule": schedule} if arguments.also else None,
-        checkpoint=arguments.checkpoint,
+        checkpoint=checkpoint,
         every=arguments.every,
     )
     if arguments.blind == job.group.member:

@@ -3,4 +3,4 @@
 
 from ddl_horovod.common import no_elastic
 
-__getattr__ = no_elastic("ddl_elastic with a model of Keras")
+__getattr__ = no_elastic("ddl_keras")

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check that all ranks write checkpoints to the same storage.
+
+Hosts without a common file system have folders of the same name. Each rank would write its part of
+a checkpoint to its own host, and no checkpoint would ever be complete.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from ddl_elastic.frameworks.protocol import Array, Share
+from ddl_elastic.step.admission import AdmissionError
+from ddl_elastic.step.step import RankGroup
+from ddl_elastic.storage.checkpoint import Storage
+
+OPERATIONS = 4  # the number of operations of all ranks in `check`
+MARK = "job"  # a file that stays in the storage of a job, for workers that join later
+NEEDED = (
+    "All hosts need the same folder, on a network file system, or object storage such as"
+    " s3://bucket/prefix"
+)
+
+
+def check(
+    storage: Storage,
+    group: RankGroup,
+    agree: Callable[[Callable[[int], Share], list[Array], str], list[Array]],
+    finish: Callable[[bool], bool],
+) -> None:
+    """Check that all ranks find a file that the first rank has written. All ranks call it.
+
+    Raises RuntimeError on all ranks if one of them does not find it. Checks nothing if a rank
+    cannot write, which the first checkpoint will report.
+
+    agree, finish  see Loop
+    """
+    # No rank has looked for a file of this name before, so no client of a network file system has
+    # cached that it does not exist.
+    (token,) = agree(lambda _: [np.array([float(secrets.randbits(40))])], [np.zeros(1)], "sum")
+    probe = f"probe-{token[0]:.0f}"
+    own = f"{probe}-{group.member}"
+    is_checked = not finish(not _write(storage, own) or not _write(storage, MARK))
+    first = group.members[0]
+    is_apart = is_checked and not _exists(storage, f"{probe}-{first}")
+    any_apart = finish(is_apart)
+    with suppress(OSError):
+        storage.remove(own)
+    if is_apart:
+        raise RuntimeError(
+            f"rank {group.member} does not find the checkpoint files that rank {first} writes."
+            f" {NEEDED}"
+        )
+    if any_apart:
+        raise RuntimeError(f"other ranks do not find this rank's checkpoint files. {NEEDED}")
+
+
+def check_joining(storage: Storage, member: int) -> None:
+    """Check that a joining worker has the storage of the job. Raises AdmissionError."""
+    if not _exists(storage, MARK):
+        raise AdmissionError(
+            f"rank {member} cannot join: it does not find the job's checkpoint files. {NEEDED}"
+        )
+
+
+def _write(storage: Storage, name: str) -> bool:
+    try:
+        storage.write(name, b"")
+    except OSError:
+        return False
+    return True
+
+
+def _exists(storage: Storage, name: str) -> bool:
+    try:
+        storage.read(name)
+    except FileNotFoundError:
+        return False
+    return True
