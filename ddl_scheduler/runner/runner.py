@@ -8,6 +8,7 @@ service connects to it. A file keeps the result until a service reads it.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -149,7 +150,13 @@ def _run_on_agents(
     """Run the job with workers on the hosts of agents."""
     environment.allow_connections()
     logs = order.job_folder.path
-    with DialedEngine(("", 0), order.token, wanted, log.event, logs=logs) as dialed:
+    try:
+        opened = DialedEngine(("", 0), order.token, wanted, log.event, logs=logs)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return {"state": "waiting"}  # the service starts the job again when a port is free
+    with opened as dialed:
         engine = SlotFilterEngine(dialed, dialed.name, order.granted)
         where = order.run, dialed.port
         return Runner(engine, spec, listener, log, earlier, where, dialed.failures).run()
