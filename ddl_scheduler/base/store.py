@@ -153,6 +153,7 @@ class JobRecord:
     used: float  # slot-seconds up to the last plan
     waited: float  # seconds without slots up to the last plan
     changed: float | None  # when its slots last changed, by the steady clock
+    why: str | None = None  # the reason why it has failed
 
 
 @dataclass(frozen=True)
@@ -336,8 +337,10 @@ class Store:
 
     def _records(self, condition: str, *values: object) -> list[JobRecord]:
         rows = self._db.execute(
-            "SELECT id, tenant, key, spec, state, arrival, epoch, used, waited, changed FROM jobs"
-            f" WHERE {condition}",
+            "SELECT id, tenant, key, spec, state, arrival, epoch, used, waited, changed,"
+            " CASE state WHEN 'failed' THEN (SELECT substr(text, 9) FROM events WHERE job = jobs.id"
+            " AND text LIKE 'failed: %' ORDER BY id DESC LIMIT 1) END"
+            f" FROM jobs WHERE {condition}",
             values,
         )
         return [

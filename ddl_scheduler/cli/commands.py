@@ -101,7 +101,7 @@ def _commands() -> dict[str, _Command]:
     return {
         "submit": _Command("submit a job", _SUBMIT, _submit, _fill_submit, "submit"),
         "list": _Command(
-            "list jobs, and why jobs wait for slots",
+            "list jobs, and why they wait or have failed",
             _example("job list --all"),
             _list,
             _fill_list,
@@ -324,7 +324,7 @@ def _table(rows: list[list[str]]) -> str:
 
 
 def _rows(jobs: list[Any]) -> list[list[str]]:
-    rows = [["job", "name", "state", "tenant", "tier", "slots", "step", "loss", "waits because"]]
+    rows = [["job", "name", "state", "tenant", "tier", "slots", "step", "loss", "reason"]]
     for job in jobs:
         loss = "" if job["loss"] is None else f"{job['loss']:.4g}"
         step = "" if job["step"] is None else str(job["step"])

@@ -115,7 +115,11 @@ def _run(
     path, words, secret = program_path(spec), program_words(spec)[1:], secrets.token_hex()
     with acting_as(user) if user else nullcontext():
         if spec.folder:  # otherwise the current folder stays, even if the user may not enter it
-            os.chdir(spec.folder)
+            try:
+                os.chdir(spec.folder)
+            except OSError as error:
+                where = f"the folder {spec.folder} on {socket.gethostname()}"
+                raise JobFailed(f"{where} cannot be entered: {error.strerror}") from None
         is_there = path.is_file()
     variables = environment.with_checkpoints(spec.environment, folder.checkpoints.absolute())
     if not order.slots:

@@ -99,6 +99,15 @@ def test_show_prints_all_fields_of_a_job(site: Site, ddl: Ddl) -> None:
     assert ddl("job", "show", "999999")[0] == 5
 
 
+def test_list_and_show_print_why_a_job_has_failed(site: Site, ddl: Ddl) -> None:
+    job = int(ddl("job", "submit", "--", "train.py")[1])
+    site.store.job_move(job, "failed", time.time(), "the folder /nowhere cannot be entered")
+    (line,) = (row for row in ddl("job", "list", "--all")[1].splitlines() if f"{job} " in row[:9])
+    assert line.endswith("  the folder /nowhere cannot be entered")
+    shown = json.loads(ddl("job", "show", str(job), "--json")[1])
+    assert shown["reason"] == "the folder /nowhere cannot be entered"
+
+
 @pytest.mark.parametrize(
     ("former", "name"),
     [
