@@ -53,6 +53,7 @@ ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 KEEP = 10_000  # finished jobs that stay in the file
 # Jobs that one call of `archive` moves, so that other requests do not wait long for it.
 ARCHIVE_AT_ONCE = 200
+TOKEN_ID = 12  # characters of a token's hash that name it, which do not reveal the token
 JOBS = 1000  # the most unfinished jobs of a tenant
 # Seconds that the wall clock may differ from the steady clock before it counts as changed.
 JUMP = 1.0
@@ -285,10 +286,20 @@ class Store:
         ).fetchone()
         return (row[0], row[1]) if row else None
 
-    def token_revoke(self, token: str) -> None:
-        """Make a token invalid."""
+    def tokens(self) -> list[tuple[str, str, str]]:
+        """Return the id, the tenant and the role of each token, by tenant."""
+        return self._db.execute(
+            f"SELECT substr(hash, 1, {TOKEN_ID}), tenant, role FROM tokens ORDER BY 2, 3, 1"
+        ).fetchall()
+
+    def token_revoke(self, token: str) -> bool:
+        """Make a token, or the token with this id, invalid. Return whether there was one."""
         with self._change():
-            self._db.execute("DELETE FROM tokens WHERE hash = ?", (_hash(token),))
+            removed = self._db.execute(
+                f"DELETE FROM tokens WHERE hash = ? OR substr(hash, 1, {TOKEN_ID}) = ?",
+                (_hash(token), token),
+            )
+        return removed.rowcount > 0
 
     def _tenant_check(self, name: str) -> None:
         if self._one("SELECT 1 FROM tenants WHERE name = ?", name) is None:
