@@ -26,6 +26,7 @@ PACKAGING = ROOT / "packaging"
         ("spack/package.py", r'version\("([\d.]+)"'),
         ("spack/package.py", r"libddl-([\d.]+)\.tar"),
         ("kubernetes/jobset.yaml", r"image: libddl:([\d.]+)"),
+        ("Dockerfile", r"-t libddl:([\d.]+)"),
     ],
 )
 def test_versions(file: str, pattern: str) -> None:
