@@ -108,6 +108,13 @@ def test_no_c_compiler_names_the_package(tmp_path: Path) -> None:
         assert "apt install gcc libc6-dev" in " ".join(ended.stderr.split()), ended.stderr
 
 
+def test_static_library_is_refused(tmp_path: Path) -> None:
+    command = ["cmake", "-S", ROOT / "libddl", "-B", tmp_path, "-DBUILD_SHARED_LIBS=OFF"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode != 0
+    assert "libddl is a shared library only" in " ".join(ended.stderr.split())
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="prebuilt parts are for x86-64")
 def test_prebuilt_torch_part_needs_no_newer_glibc(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
