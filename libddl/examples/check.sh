@@ -44,7 +44,7 @@ fortran)
 rust)
     need rustc
     rustc --edition 2021 -D warnings "$here/rust/allreduce.rs" \
-        $(pkg-config --libs-only-L libddl) -o "$program"
+        -C link-args="$(pkg-config --libs libddl)" -o "$program"
     ;;
 cargo)
     need cargo pkg-config
