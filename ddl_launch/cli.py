@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 import ctypes
 import glob
+import mmap
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -333,6 +335,11 @@ def _run_here(
             "the loopback interface is down, but the ranks of one machine connect over it: bring it"
             " up (ip link set lo up)"
         )
+    if size > 1 and (library := _mpi_library(command[0])):
+        console.log(
+            f"{command[0]} uses {library}, but ddlrun starts the ranks of one machine without MPI:"
+            " to MPI, each rank is alone. Start programs that call MPI with mpirun"
+        )
     if arguments.output_dir is None and console.draws_on(console.err):  # for progress bars
         columns, lines = shutil.get_terminal_size()
         prefix = 0 if arguments.no_prefix else len(f"[{size - 1}] ")
@@ -360,6 +367,21 @@ def _run_here(
         keep_going=arguments.keep_going,
     )
     return _finish(LocalJob(plan, console), size, command, arguments, console)
+
+
+def _mpi_library(program: str) -> str:
+    """Return the name of the MPI library that an executable file names, or "" if there is none."""
+    found = None
+    try:
+        with (
+            open(shutil.which(program) or program, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            if data[:4] == b"\x7fELF":
+                found = re.search(rb"\0(libmpi(?:ch)?\.so[.\d]*)\0", data)
+            return found[1].decode() if found else ""
+    except (OSError, ValueError):  # it cannot be read, or is empty
+        return ""
 
 
 def _has_loopback() -> bool:

@@ -16,6 +16,7 @@ from ddl_elastic.engines import Program, dialing
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.host_agent import JoinRefused
 from ddl_launch.errors import CommandError, LaunchError
+from ddl_launch.rank import sockets
 
 _DESCRIPTION = """\
 Offer this machine to an elastic job, which `ddl elastic run --listen` has started on another one,
@@ -143,6 +144,19 @@ def read_token(path: Path) -> str:
         raise CommandError(f"--token-file {path}: {why}") from None
 
 
+def _check_ports(slots: int) -> None:
+    """Raise CommandError if DDL_PORTS has no port for the worker of each slot."""
+    try:
+        ports = sockets.allowed_ports()
+    except OSError as error:
+        raise CommandError(str(error.strerror)) from None
+    if ports is not None and len(ports) < slots:
+        raise CommandError(
+            f"DDL_PORTS={ports[0]}-{ports[-1]} has {len(ports)} ports; the workers of {slots} slots"
+            " need one each: make the range larger, or reduce -n"
+        )
+
+
 def _run(arguments: argparse.Namespace) -> int:
     environment.fix_hashes()
     address = parse_address(arguments.join, "--join")
@@ -158,6 +172,7 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     if slots < 1 or cores < 1:
         raise CommandError(f"-n {slots} --cores {cores}: both must be at least 1")
+    _check_ports(slots)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     environment.allow_connections()
     try:

@@ -30,6 +30,7 @@ class _Run:
 
     def __init__(self, work: Callable[[], int]) -> None:
         self._end, write = os.pipe()
+        self.is_killed = False  # the service or this agent has ended it
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -42,6 +43,7 @@ class _Run:
         return self._end
 
     def kill(self) -> None:
+        self.is_killed = True
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -150,7 +152,8 @@ class PoolAgent:
         self._tell_runs()
 
     def _end(self, name: str) -> None:
-        if code := self._runs.pop(name).close():
+        run = self._runs.pop(name)
+        if (code := run.close()) and not run.is_killed:
             self._tell(protocol.RunUnserved(name, f"run {name} has ended here: status {code}"))
         self._tell_runs()
 

@@ -53,6 +53,7 @@ ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 KEEP = 10_000  # finished jobs that stay in the file
 # Jobs that one call of `archive` moves, so that other requests do not wait long for it.
 ARCHIVE_AT_ONCE = 200
+TOKEN_ID = 12  # characters of a token's hash that name it, which do not reveal the token
 JOBS = 1000  # the most unfinished jobs of a tenant
 # Seconds that the wall clock may differ from the steady clock before it counts as changed.
 JUMP = 1.0
@@ -153,6 +154,7 @@ class JobRecord:
     used: float  # slot-seconds up to the last plan
     waited: float  # seconds without slots up to the last plan
     changed: float | None  # when its slots last changed, by the steady clock
+    why: str | None = None  # the reason why it has failed
 
 
 @dataclass(frozen=True)
@@ -284,10 +286,20 @@ class Store:
         ).fetchone()
         return (row[0], row[1]) if row else None
 
-    def token_revoke(self, token: str) -> None:
-        """Make a token invalid."""
+    def tokens(self) -> list[tuple[str, str, str]]:
+        """Return the id, the tenant and the role of each token, by tenant."""
+        return self._db.execute(
+            f"SELECT substr(hash, 1, {TOKEN_ID}), tenant, role FROM tokens ORDER BY 2, 3, 1"
+        ).fetchall()
+
+    def token_revoke(self, token: str) -> bool:
+        """Make a token, or the token with this id, invalid. Return whether there was one."""
         with self._change():
-            self._db.execute("DELETE FROM tokens WHERE hash = ?", (_hash(token),))
+            removed = self._db.execute(
+                f"DELETE FROM tokens WHERE hash = ? OR substr(hash, 1, {TOKEN_ID}) = ?",
+                (_hash(token), token),
+            )
+        return removed.rowcount > 0
 
     def _tenant_check(self, name: str) -> None:
         if self._one("SELECT 1 FROM tenants WHERE name = ?", name) is None:
@@ -336,8 +348,10 @@ class Store:
 
     def _records(self, condition: str, *values: object) -> list[JobRecord]:
         rows = self._db.execute(
-            "SELECT id, tenant, key, spec, state, arrival, epoch, used, waited, changed FROM jobs"
-            f" WHERE {condition}",
+            "SELECT id, tenant, key, spec, state, arrival, epoch, used, waited, changed,"
+            " CASE state WHEN 'failed' THEN (SELECT substr(text, 9) FROM events WHERE job = jobs.id"
+            " AND text LIKE 'failed: %' ORDER BY id DESC LIMIT 1) END"
+            f" FROM jobs WHERE {condition}",
             values,
         )
         return [

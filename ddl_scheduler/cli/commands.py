@@ -50,6 +50,12 @@ examples:
   job=$(ddl job submit -- train.py) && ddl job logs -f "$job"
 The command prints the number of the job. The job runs in this folder, or in --folder.
 """
+_TOKEN = """\
+examples:
+  ddl token --store jobs.db --file server.toml vision admin
+  ddl token --store jobs.db --list
+  ddl token --store jobs.db --revoke 5f2c81d09ab4
+"""
 
 
 Add = Callable[..., argparse.ArgumentParser]
@@ -101,7 +107,7 @@ def _commands() -> dict[str, _Command]:
     return {
         "submit": _Command("submit a job", _SUBMIT, _submit, _fill_submit, "submit"),
         "list": _Command(
-            "list jobs, and why jobs wait for slots",
+            "list jobs, and why they wait or have failed",
             _example("job list --all"),
             _list,
             _fill_list,
@@ -267,14 +273,25 @@ def _fill_submit(submit: argparse.ArgumentParser) -> None:
 def _add_token(add: Add) -> None:
     token = add(
         "token",
-        help="make a token for ddl serve",
-        description="Make a token for a tenant, in the store of ddl serve on this machine. Requires"
-        " write access to the store.",
-        epilog="example: ddl token --store jobs.db --file server.toml vision admin",
+        help="make, list and revoke tokens for ddl serve",
+        description="Make a token for a tenant, in the store of ddl serve on this machine, or list"
+        " and revoke tokens. Requires write access to the store.",
+        epilog=_TOKEN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    token.add_argument("tenant", help="name of the tenant; added if it does not exist")
-    token.add_argument("role", choices=("viewer", "user", "admin"), help="role of the token")
+    token.add_argument("tenant", nargs="?", help="name of the tenant; added if it does not exist")
+    token.add_argument(
+        "role", nargs="?", choices=("viewer", "user", "admin"), help="role of the token"
+    )
+    token.add_argument(
+        "--list", action="store_true", help="print the id, tenant and role of each token"
+    )
+    token.add_argument(
+        "--revoke",
+        metavar="ID",
+        help="revoke the token with this id, or this token; its streams and sessions end",
+    )
     token.add_argument(
         "--store", metavar="FILE", type=Path, required=True, help="store of ddl serve"
     )
@@ -324,7 +341,7 @@ def _table(rows: list[list[str]]) -> str:
 
 
 def _rows(jobs: list[Any]) -> list[list[str]]:
-    rows = [["job", "name", "state", "tenant", "tier", "slots", "step", "loss", "waits because"]]
+    rows = [["job", "name", "state", "tenant", "tier", "slots", "step", "loss", "reason"]]
     for job in jobs:
         loss = "" if job["loss"] is None else f"{job['loss']:.4g}"
         step = "" if job["step"] is None else str(job["step"])
@@ -423,8 +440,14 @@ def _act(client: Client, arguments: argparse.Namespace, action: str) -> int:
 def _token(arguments: argparse.Namespace) -> int:
     from ddl_scheduler.base.store import Store, StoreError
 
+    makes = arguments.tenant is not None
+    if makes + arguments.list + (arguments.revoke is not None) != 1:
+        raise CommandError("ddl token: give TENANT and ROLE, or --list, or --revoke ID")
+    if makes and arguments.role is None:
+        raise CommandError("ddl token: the role is missing: viewer, user or admin")
     try:
-        requests.check(requests.NAME, arguments.tenant, "the tenant")
+        if makes:
+            requests.check(requests.NAME, arguments.tenant, "the tenant")
         access = Access(arguments.server, "none")
         if not arguments.store.exists():
             raise StoreError("the file does not exist; `ddl serve` creates it")
@@ -434,6 +457,13 @@ def _token(arguments: argparse.Namespace) -> int:
     except (StoreError, OSError) as error:
         raise CommandError(f"--store {arguments.store}: {error}") from None
     try:
+        if arguments.list:
+            print(_table([["id", "tenant", "role"], *map(list, store.tokens())]))
+            return 0
+        if arguments.revoke is not None:
+            if store.token_revoke(arguments.revoke):
+                return 0
+            raise CommandError("--revoke: the store has no such token; see --list")
         if arguments.tenant not in {name for name, *_ in store.tenants()}:
             store.tenant_put(arguments.tenant)
         token = store.token_create(arguments.tenant, arguments.role)

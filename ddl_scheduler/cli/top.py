@@ -16,7 +16,7 @@ from ddl_scheduler.base.text import printable_line, sizes_text
 _COLORS = ("green", "magenta", "cyan", "yellow", "blue", "red")
 _MARKS = {"free": ("·", "bright_black"), "lost": ("x", "bold red"), "draining": ("~", "yellow")}
 _STATES = {"running": "green", "waiting": "yellow", "failed": "red"}
-_JOBS = ("job", "name", "tenant", "state", "tier", "slots", "step", "loss", "waits because")
+_JOBS = ("job", "name", "tenant", "state", "tier", "slots", "step", "loss", "reason")
 
 
 def print_once(overview: Any) -> None:

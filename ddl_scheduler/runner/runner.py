@@ -8,6 +8,7 @@ service connects to it. A file keeps the result until a service reads it.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -114,7 +115,11 @@ def _run(
     path, words, secret = program_path(spec), program_words(spec)[1:], secrets.token_hex()
     with acting_as(user) if user else nullcontext():
         if spec.folder:  # otherwise the current folder stays, even if the user may not enter it
-            os.chdir(spec.folder)
+            try:
+                os.chdir(spec.folder)
+            except OSError as error:
+                where = f"the folder {spec.folder} on {socket.gethostname()}"
+                raise JobFailed(f"{where} cannot be entered: {error.strerror}") from None
         is_there = path.is_file()
     variables = environment.with_checkpoints(spec.environment, folder.checkpoints.absolute())
     if not order.slots:
@@ -149,7 +154,13 @@ def _run_on_agents(
     """Run the job with workers on the hosts of agents."""
     environment.allow_connections()
     logs = order.job_folder.path
-    with DialedEngine(("", 0), order.token, wanted, log.event, logs=logs) as dialed:
+    try:
+        opened = DialedEngine(("", 0), order.token, wanted, log.event, logs=logs)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return {"state": "waiting"}  # the service starts the job again when a port is free
+    with opened as dialed:
         engine = SlotFilterEngine(dialed, dialed.name, order.granted)
         where = order.run, dialed.port
         return Runner(engine, spec, listener, log, earlier, where, dialed.failures).run()

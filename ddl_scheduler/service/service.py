@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines.dialed import job_secret
+from ddl_launch.rank import sockets
 from ddl_scheduler.base.folder import JobFolder, archive
 from ddl_scheduler.base.requests import JobSpec, spec_read
 from ddl_scheduler.base.store import (
@@ -119,6 +120,7 @@ class Service:
         # Times by the monotonic clock; 0 means at once.
         self._plan_at = self._looked = self._counted = self._archived = 0.0
         self._problem = ""  # the reason why nothing can be written now
+        self._no_port = ""  # the reason why no further run can listen for agents
         self._turned = time.monotonic()  # when the last turn ended
         self._plan_again = math.inf
         self._is_due = True  # whether a plan is due
@@ -310,6 +312,7 @@ class Service:
                 del self._runs[job]
             self._known[job] = run.known
             self._is_due = True
+            self._check_ports()
             if not self._settle(job, result, now) and is_crash:
                 self._count_crash(job, run.report.get("steps", 0), now)
 
@@ -360,14 +363,18 @@ class Service:
     def _make_plan(self, now: float) -> None:
         clock = time.monotonic()
         self._plan_at, self._is_due = clock, False
-        jobs = [job for record in self._records.values() if (job := self._job(record, now))]
+        self._check_ports()
+        portless = self._portless()
+        records = [each for each in self._records.values() if each.id not in portless]
+        jobs = [job for record in records if (job := self._job(record, now))]
         tenants = [Tenant(*each) for each in self._store.tenants()]
         last = {str(job): slots for job, slots in self._given.items()}
         steady = self._store.steady(now)
         plan = plan_make(jobs, self._slots, tenants, last, steady, self._settings)
         self._plan_again = clock + plan.again - steady
+        why = dict.fromkeys(map(str, portless), self._no_port)
         with self._changed:
-            self._plan = plan
+            self._plan = replace(plan, waiting={**plan.waiting, **why})
         wanted = {int(name): slots for name, slots in plan.slots.items()}
         if wanted == self._given and clock < self._counted + COUNT_EVERY:
             return
@@ -379,6 +386,23 @@ class Service:
         else:
             self._counted = clock
         self._look()
+
+    def _check_ports(self) -> None:
+        """Find out whether a further run can listen for agents."""
+        problem = ""
+        if self._agents:
+            try:
+                sockets.listen_at_allowed(lambda port: socket.create_server(("", port))).close()
+            except OSError as error:
+                problem = str(error.strerror)
+        if problem and not self._no_port:
+            _log.warning("%s; jobs without a port wait", problem)
+        self._no_port = problem
+
+    def _portless(self) -> set[int]:
+        """Return the active jobs that cannot start, because no port is free for their runs."""
+        waits = {each.id for each in self._records.values() if each.state in ACTIVE}
+        return waits - self._runs.keys() if self._no_port else set()
 
     def _job(self, record: JobRecord, now: float) -> PolicyJob | None:
         if record.state not in ACTIVE:
@@ -416,7 +440,7 @@ class Service:
                 continue
             if found := self._runs.get(record.id):
                 self._grant(found, free)
-            elif self._suffice(record, free, now):
+            elif not self._no_port and self._suffice(record, free, now):
                 self._start(record, free, now)
 
     def _suffice(self, record: JobRecord, free: Collection[str], now: float) -> bool:

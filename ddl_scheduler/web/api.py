@@ -312,7 +312,7 @@ async def token_create(call: CheckedRequest) -> Response:
     body=object_schema(token={"type": "string", "maxLength": 256}),
 )
 async def token_revoke(call: CheckedRequest) -> Response:
-    """Revoke a token. It need not be a valid one."""
+    """Revoke a token, or the token with this id. It need not be a valid one."""
     await _change(call, lambda store: store.token_revoke(call.body["token"]))
     return Response(status_code=204)
 

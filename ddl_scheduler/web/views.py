@@ -23,6 +23,7 @@ def job_view(
     reason = {
         JobState.WAITING: live.get("waiting") or "not planned yet",
         JobState.PAUSED: "paused by its tenant",
+        JobState.FAILED: record.why,
     }
     return {
         "id": record.id,

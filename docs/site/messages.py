@@ -88,13 +88,19 @@ def _words(text: str) -> str:
 
 
 def _of_c() -> Iterator[Message]:
-    """Yield the format strings of calls of ddl__fail."""
+    """Yield the format strings of calls of ddl__fail, and of the functions that end a comm."""
     for path in sorted((ROOT / "libddl" / "src").rglob("*.[ch]")):
         text = path.read_text()
-        for call in re.finditer(r"ddl__fail\(", text):
+        for call in re.finditer(r"ddl__(fail|fail_all|messages_fail|engine_abort)\(", text):
             arguments = text[call.end() : _end(text, call.end())]
+            if call[1] == "engine_abort":
+                arguments = arguments.replace(', "', ', DDL_EABORTED, "%s aborted: ')
+            if call[1] != "fail":
+                arguments = arguments.partition(",")[2]  # without the engine
             strings = re.search(rf"{_LITERAL}(?:\s*(?:PRI\w+\s*)?{_LITERAL})*", arguments)
             status = arguments.partition(",")[0].split()[-1]
+            if call[1] != "fail" and not status.startswith("DDL_"):
+                continue  # passes on a message that another rank or function has composed
             if strings and not status.startswith("DDL__"):  # internal messages are for the library
                 words = "".join(re.findall(_LITERAL, strings[0])).replace('\\"', '"')
                 words = re.sub(r"%[-+0-9.*]*(?:ll|z)?[a-z]", "%s", words)

@@ -44,13 +44,24 @@ fortran)
 rust)
     need rustc
     rustc --edition 2021 -D warnings "$here/rust/allreduce.rs" \
-        $(pkg-config --libs-only-L libddl) -o "$program"
+        -C link-args="$(pkg-config --libs libddl)" -o "$program"
     ;;
 cargo)
     need cargo pkg-config
-    cp "$here"/rust/* "$folder"
-    cargo build --quiet --offline
-    cp target/debug/allreduce "$program"
+    mkdir ddl user
+    cp "$here"/rust/* ddl
+    if (cd ddl && PKG_CONFIG_PATH=/nowhere cargo build --quiet --offline) 2>error; then exit 1; fi
+    grep -q 'python -m ddl_core --pkgconfig-dir' error
+    (cd ddl && cargo build --quiet --offline)
+    cp ddl/target/debug/allreduce "$program"
+    # A crate that depends on it, with the build script that ddl/build.rs shows.
+    printf '[package]\nname = "user"\nversion = "0.1.0"\nedition = "2021"\n[dependencies]\nddl = { path = "../ddl" }\n' \
+        >user/Cargo.toml
+    sed -n 's|^//!     ||p' ddl/build.rs >user/build.rs
+    mkdir user/src
+    echo 'fn main() { assert_eq!(ddl::Endpoint::new().unwrap().rendezvous().unwrap().size(), 1) }' \
+        >user/src/main.rs
+    (cd user && cargo build --quiet --offline && env -u LD_LIBRARY_PATH target/debug/user)
     ;;
 go)
     need go

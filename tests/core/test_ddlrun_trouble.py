@@ -36,6 +36,19 @@ def test_nohup_is_kept(tmp_path: Path) -> None:
         assert process.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize(
+    ("appended", "is_noted"), [(b"\0libmpi.so.40\0", True), (b"", False)], ids=["mpi", "other"]
+)
+def test_program_that_uses_mpi_is_noted(
+    tmp_path: Path, run_here: Run, appended: bytes, is_noted: bool
+) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(Path("/bin/true").read_bytes() + appended)
+    program.chmod(0o755)
+    ended = run_here([*LAUNCH, "-n", "2", program]).expect_success()
+    assert ("uses libmpi.so.40, but ddlrun starts the ranks" in ended.err) == is_noted
+
+
 def test_a_full_disk_ends_ranks_as_any_failure(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""

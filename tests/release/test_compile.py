@@ -54,8 +54,7 @@ def test_by_pkg_config(tmp_path: Path) -> None:
     path = {"PKG_CONFIG_PATH": ddl("--pkgconfig-dir").strip()}
     flags = run(["pkg-config", "--cflags", "--libs", "libddl"], **path).split()
     run(["cc", str(EXAMPLES / "c" / "allreduce.c"), *flags, "-o", program])
-    folder = run(["pkg-config", "--variable=libdir", "libddl"], **path).strip()
-    assert run([program], LD_LIBRARY_PATH=folder) == RIGHT
+    assert run([program]) == RIGHT
     version = run(["pkg-config", "--modversion", "libddl"], **path)
     assert version == ddl("--version") == f"{ddl_core.version()}\n"
 
@@ -106,6 +105,13 @@ def test_no_c_compiler_names_the_package(tmp_path: Path) -> None:
         )
         assert ended.returncode != 0
         assert "apt install gcc libc6-dev" in " ".join(ended.stderr.split()), ended.stderr
+
+
+def test_static_library_is_refused(tmp_path: Path) -> None:
+    command = ["cmake", "-S", ROOT / "libddl", "-B", tmp_path, "-DBUILD_SHARED_LIBS=OFF"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode != 0
+    assert "libddl is a shared library only" in " ".join(ended.stderr.split())
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="prebuilt parts are for x86-64")

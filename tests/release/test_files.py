@@ -26,6 +26,7 @@ PACKAGING = ROOT / "packaging"
         ("spack/package.py", r'version\("([\d.]+)"'),
         ("spack/package.py", r"libddl-([\d.]+)\.tar"),
         ("kubernetes/jobset.yaml", r"image: libddl:([\d.]+)"),
+        ("Dockerfile", r"-t libddl:([\d.]+)"),
     ],
 )
 def test_versions(file: str, pattern: str) -> None:
@@ -62,6 +63,7 @@ def test_jobset_starts_ranks() -> None:
     assert spec["parallelism"] == spec["completions"] == int(given["DDL_SIZE"] or 0)
     name = f"train-{job['name']}-0-0.train"
     assert given["DDL_RENDEZVOUS"] == f"tcp://{name}:23000"
+    assert (given["MASTER_ADDR"], given["WORLD_SIZE"]) == (name, given["DDL_SIZE"])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     program = "import ddl_core; comm = ddl_core.init(); print(comm.rank, comm.size)"
@@ -73,6 +75,11 @@ def test_jobset_starts_ranks() -> None:
             "DDL_RENDEZVOUS": f"tcp://127.0.0.1:{port}",
             "DDL_PORTS": str(given["DDL_PORTS"]),
             "DDL_SECRET": "x" * 32,
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(given["DDL_SIZE"]),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(given["MASTER_PORT"]),
         }
         assert variables.keys() == given.keys()
         command = [sys.executable, "-c", program]

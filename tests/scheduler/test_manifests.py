@@ -74,7 +74,8 @@ def test_policies_allow_the_ports_in_use() -> None:
         "template"
     ]["spec"]["containers"]
     given = {each["name"]: each.get("value", "") for each in rank["env"]}
-    used = in_range(given["DDL_PORTS"]) | {int(given["DDL_RENDEZVOUS"].rpartition(":")[2])}
+    rendezvous = given["DDL_RENDEZVOUS"].rpartition(":")[2]
+    used = in_range(given["DDL_PORTS"]) | {int(rendezvous), int(given["MASTER_PORT"])}
     assert ports(find("NetworkPolicy", "train", "jobset.yaml")) == used
 
 

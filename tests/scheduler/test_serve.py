@@ -250,7 +250,7 @@ def test_failures_say_why(serving: Serving, tmp_path: Path) -> None:
         serving.submit(command=["missing.py"]): "missing.py: the program does not exist",
         serving.submit(command=[]): "its specification is invalid: command is",
         serving.submit(command=[str(wrong)], max=1): "rank 0 on .* OSError: no such sample",
-        serving.submit(folder="/does/not/exist"): "No such file or directory",
+        serving.submit(folder="/does/not/exist"): "the folder /does/not/exist on .* No such file",
     }
     for job, why in jobs.items():
         serving.wait(job, "failed")

@@ -153,9 +153,9 @@ def test_ports_of_jobs_are_in_the_given_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ports = [str(free_port()) for _ in range(2)]
+    allowed = f"{ports[0]}-{ports[1]}"
     monkeypatch.setattr(
-        "serving.clean_environment",
-        lambda _: clean_environment({"DDL_PORTS": f"{ports[0]}-{ports[1]}"}),
+        "serving.clean_environment", lambda _: clean_environment({"DDL_PORTS": allowed})
     )
     with closing(AgentServing(tmp_path)) as serving:
         agent_port, go = serving._port, tmp_path / "go"
@@ -165,8 +165,14 @@ def test_ports_of_jobs_are_in_the_given_range(
         wait_for(lambda: len(serving.alive(job)) == 1)
         with pytest.raises(OSError, match="in use"):
             socket.create_server(("", int(ports[1])))  # where the job's run listens
+        serving.agent(1)
+        later = serving.submit("--steps", 3)
+        log = serving.folder / "serve.log"
+        wait_for(lambda: f"no port of DDL_PORTS={allowed} is free" in log.read_text())
+        assert serving.record(later).state == "waiting"
         go.touch()
         serving.wait(job, "done")
+        serving.wait(later, "done")
 
 
 def test_agent_of_another_protocol_is_refused(
@@ -218,6 +224,17 @@ def test_wrong_usage(options: list[str], said: str, tmp_path: Path) -> None:
     order = [*DDL, "serve", "--store", "a.db", *options]
     done = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and said in done.stderr
+
+
+def test_agent_with_fewer_ports_than_slots_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("what only agents know\n")
+    order = [*DDL, "elastic", "agent", "--join", "127.0.0.1:1", "--token-file", "token", "-n", "3"]
+    environment = clean_environment({"DDL_PORTS": "20000-20001"})
+    ended = subprocess.run(
+        order, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert ended.returncode == 2
+    assert "DDL_PORTS=20000-20001 has 2 ports; the workers of 3 slots need one" in ended.stderr
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 """The REST interface over HTTP, with a real store. FakeCluster simulates the scheduling loop."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -524,6 +525,12 @@ def test_the_overview_is_sent_again_when_it_changes(site: Site) -> None:
         assert found == [{"id": "h1.0", "host": "h1", "state": "free", "job": None}]
     finally:
         site.cluster.places = []
+
+
+def test_operating_page_lists_all_metrics(site: Site) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "operating.md").read_text()
+    shown = re.findall(r"^# TYPE (\w+)", site.ask("GET", "/metrics").text, re.M)
+    assert sorted(re.findall(r"^\| `(ddl_\w+)`", page, re.M)) == sorted(shown)
 
 
 def test_metrics_escape_what_they_show(site: Site) -> None:

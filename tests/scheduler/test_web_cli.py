@@ -99,6 +99,32 @@ def test_show_prints_all_fields_of_a_job(site: Site, ddl: Ddl) -> None:
     assert ddl("job", "show", "999999")[0] == 5
 
 
+def test_tokens_are_listed_and_revoked_by_id(site: Site, ddl: Ddl) -> None:
+    made = ("token", "--store", str(site.path))
+    token = ddl(*made, "short", "viewer")[1].strip()
+    lines = ddl(*made, "--list")[1].splitlines()
+    assert lines[0].split() == ["id", "tenant", "role"]
+    (row,) = (line.split() for line in lines if " short " in line)
+    assert row[2] == "viewer" and row[0] not in token and token not in "".join(lines)
+    assert ddl("job", "list", role=token)[0] == 0
+    assert ddl(*made, "--revoke", row[0]) == (0, "", "")
+    assert ddl("job", "list", role=token)[0] == 4
+    assert ddl(*made, "--revoke", row[0])[0] == 2
+    token = ddl(*made, "short", "viewer")[1].strip()
+    assert ddl(*made, "--revoke", token)[0] == 0
+    for wrong in ((), ("short",), ("--list", "--revoke", "1")):
+        assert ddl(*made, *wrong)[0] == 2
+
+
+def test_list_and_show_print_why_a_job_has_failed(site: Site, ddl: Ddl) -> None:
+    job = int(ddl("job", "submit", "--", "train.py")[1])
+    site.store.job_move(job, "failed", time.time(), "the folder /nowhere cannot be entered")
+    (line,) = (row for row in ddl("job", "list", "--all")[1].splitlines() if f"{job} " in row[:9])
+    assert line.endswith("  the folder /nowhere cannot be entered")
+    shown = json.loads(ddl("job", "show", str(job), "--json")[1])
+    assert shown["reason"] == "the folder /nowhere cannot be entered"
+
+
 @pytest.mark.parametrize(
     ("former", "name"),
     [

@@ -91,7 +91,7 @@ function showHead({ job: found, live, history }) {
     ["slot-hours", number(found.slot_seconds / 3600)],
     live?.audited ? ["shares audited", live.audited] : null,
     live?.mismatches ? ["audits that found an error", live.mismatches, "failed"] : null,
-    found.reason ? ["waits because", found.reason, "waiting"] : null,
+    found.reason ? ["reason", found.reason, "waiting"] : null,
     found.warning ? ["deadline", found.warning, "warn"] : null,
   ]);
   const ended = ["done", "failed", "cancelled"].includes(found.state);

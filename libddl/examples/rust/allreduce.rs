@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sum a vector over all ranks, and receive a number from rank 0.
 //!
-//!     rustc --edition 2021 allreduce.rs $(pkg-config --libs-only-L libddl)
+//!     rustc --edition 2021 allreduce.rs -C link-args="$(pkg-config --libs libddl)"
 //!     ddlrun -n 2 ./allreduce
 
 mod ddl;

@@ -182,7 +182,7 @@ typedef struct ddl_endpoint_config {
     /* 1: encrypt TCP traffic; negative: do not; 0: $DDL_ENCRYPT, else do not. Must be equal on all
      * members. 1 needs a secret. Shared memory is never encrypted. */
     int32_t encrypt;
-    uint32_t reserved;
+    uint32_t reserved; /* must be 0 */
 } ddl_endpoint_config;
 
 /* Settings of a comm. */
@@ -245,7 +245,7 @@ typedef struct ddl_options {
      * comm's. Formats other than DDL_WIRE_F32 are only for a sum or an average of f32 in
      * DDL_MEMORY_HOST. */
     uint32_t wire;
-    uint32_t reserved;
+    uint32_t reserved; /* must be 0 */
 } ddl_options;
 enum { DDL_NAME_MAX = 256 }; /* maximum length of a name, including the NUL */
 

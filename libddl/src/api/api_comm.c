@@ -50,6 +50,8 @@ ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint *
     ddl_status status = ddl__take_struct(&own, sizeof own, config, "ddl_endpoint_config");
     if (status != DDL_OK)
         return status;
+    if (own.reserved)
+        return ddl__fail(DDL_EINVAL, "reserved is %u; must be 0", own.reserved);
     uint32_t links; /* an invalid $DDL_LINKS is reported when a comm is created */
     if (ddl__environment_links(&links) != DDL_OK)
         links = DDL_LINK_INPROC | DDL_LINK_SHM | DDL_LINK_TCP;

@@ -161,6 +161,8 @@ static ddl_status check_options(const ddl_options *options)
             DDL_EINVAL,
             "options.name is \"%.40s...\", which has %d bytes or more; must have at most %d",
             options->name, DDL_NAME_MAX, DDL_NAME_MAX - 1);
+    if (options->reserved)
+        return ddl__fail(DDL_EINVAL, "options.reserved is %u; must be 0", options->reserved);
     return DDL_OK;
 }
 

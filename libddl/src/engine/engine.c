@@ -10,6 +10,7 @@
 #include "base/forks.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "engine/calls/describe.h"
 #include "engine/calls/frames.h"
 #include "engine/state.h"
 
@@ -266,10 +267,49 @@ static void await_leaving(ddl__engine *engine)
     pthread_mutex_unlock(&engine->lock);
 }
 
+/* Describe the oldest operation that is not complete. Return false if there is none that can be
+ * described. */
+static bool describe_oldest(ddl__engine *engine, char *text, size_t size)
+{
+    uint64_t next = ddl__record_count(&engine->recorder);
+    for (uint64_t i = next > DDL__RECORDS ? next - DDL__RECORDS : 0; i < next; i++) {
+        ddl__record record;
+        if (ddl__record_read(&engine->recorder, i, &record) && !record.ended) {
+            ddl__describe_record(text, size, &record);
+            return true;
+        }
+    }
+    pthread_mutex_lock(&engine->lock);
+    const ddl_work *work = engine->ordered.head; /* not started yet */
+    bool found = work && !work->whole_of;
+    if (found) {
+        ddl__signature signature = ddl__signature_of(&work->call, 0);
+        ddl__describe_whole(text, size, &signature);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return found;
+}
+
+/* Log the operations that ddl_comm_destroy interrupts. */
+static void log_interrupted(ddl__engine *engine)
+{
+    ddl__snapshot snapshot = ddl__engine_snapshot(engine);
+    char oldest[DDL__CALL_MAX];
+    if (snapshot.status != DDL_OK || !snapshot.pending)
+        return;
+    bool found = describe_oldest(engine, oldest, sizeof oldest);
+    ddl__log(DDL__WARN,
+             "%s: ddl_comm_destroy while %llu operation%s pending%s%s: wait for their works first",
+             engine->config.names[engine->config.rank], (unsigned long long)snapshot.pending,
+             snapshot.pending == 1 ? " was" : "s were", found ? ", the oldest is " : "",
+             found ? oldest : "");
+}
+
 void ddl__engine_destroy(ddl__engine *engine)
 {
     if (!engine)
         return;
+    log_interrupted(engine);
     if (ddl__pending(engine))
         ddl__engine_abort(engine, "ddl_comm_destroy while operations were pending");
     await_leaving(engine);

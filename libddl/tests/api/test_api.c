@@ -45,6 +45,8 @@ static void structs(void)
     ddl_endpoint_destroy(endpoint);
     config = (ddl_endpoint_config){.struct_size = sizeof config, .host = "here"};
     REFUSED(ddl_endpoint_create(&config, &endpoint), DDL_EINVAL, "\"here\"");
+    config = (ddl_endpoint_config){.struct_size = sizeof config, .reserved = 3};
+    REFUSED(ddl_endpoint_create(&config, &endpoint), DDL_EINVAL, "reserved is 3; must be 0");
     ddl_endpoint_destroy(NULL);
     ddl_comm_destroy(NULL);
     ddl_work_destroy(NULL);

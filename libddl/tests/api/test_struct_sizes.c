@@ -35,6 +35,12 @@ static void newer(ddl_comm *comm)
     OK(ddl_barrier(comm, &options.known, NULL));
 }
 
+static void reserved(ddl_comm *comm)
+{
+    ddl_options options = {.struct_size = sizeof options, .reserved = 3};
+    REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "options.reserved is 3; must be 0");
+}
+
 static void absurd(ddl_comm *comm)
 {
     static const uint32_t sizes[] = {0, 4, 1u << 20, UINT32_MAX};
@@ -49,6 +55,7 @@ static void all(ddl_comm *comm, void *argument)
 {
     older(comm);
     newer(comm);
+    reserved(comm);
     absurd(comm);
     OK(ddl_comm_status(comm));
 }
