@@ -45,7 +45,7 @@ static void killed_elsewhere(ddl_comm *comm)
         EXPECT(status, DDL_EPEER, "rank 3 on ");
         EXPECT(status, DDL_EPEER,
                comm->engine->config.links[VICTIM]->shared ? "its process ended"
-                                                               : "its connection ended");
+                                                          : "its connection ended");
         within(comm, start + 0.1, 0.2);
     } else {
         EXPECT(await_status(comm, 0.3), DDL_EPEER, "rank 3 on ");
