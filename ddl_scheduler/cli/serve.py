@@ -47,7 +47,7 @@ examples:
   ddl serve --store jobs.db --ray auto --slots 16    slots of a Ray cluster
 
 When the service ends, or is killed, its jobs continue. A new service with the same --store adopts
-them. docs/scheduler.md describes the policy.
+them. The page "Many jobs on one cluster" describes the policy.
 
 exit code: 0: it was asked to end; 1: the store cannot be used; 2: wrong usage, or a port is in use
 """

@@ -25,7 +25,7 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         metavar="TRACE",
         help="compare schedulers on a workload: AdaptDL's or the Philly trace, both csv, or"
-        f" {GENERATED!r}; docs/scheduler.md explains the table",
+        f" {GENERATED!r}; the page 'Many jobs on one cluster' explains the table",
     )
     jobs.add_argument(
         "--slots",
