@@ -89,7 +89,7 @@ test-ucx: $(VENV)/test.stamp ## test links over UCX, over its TCP; as root also 
 
 test-rdma: ## test links over UCX and soft-RoCE, in an emulated machine; needs Debian's qemu-system-x86 busybox-static kmod cpio; RDMA=RUN for one of its runs
 	cmake -S libddl -B build/ucx -DCMAKE_BUILD_TYPE=Release -DDDL_TESTS=ON >/dev/null
-	cmake --build build/ucx --target test_fabric test_messages test_detection rdma_rank
+	cmake --build build/ucx --target test_fabric test_messages test_detection test_fork_copies rdma_rank
 	python3 tests/rdma.py build/ucx/tests $(RDMA)
 
 test-asan: ## test the C library under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -102,6 +102,7 @@ RUNS = (
         r"rank \d on .* cannot use UCX: it does not reach rank \d on ",
         1,
     ),
+    Run("fork_copies", f"DDL_TEST_UCX=1 UCX_TLS=rc_v {RIGHT}", "./test_fork_copies", "ucx"),
     Run("detection", f"DDL_TEST_UCX=1 UCX_TLS=rc_v {RIGHT}", "./test_detection", "stopped"),
     falls_back("chosen_gid_rc", "UCX_TLS=rc_v", IDLE),
     falls_back("wrong_gid_ud", f"{WRONG} UCX_TLS=ud_v", IDLE),
