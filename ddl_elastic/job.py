@@ -241,10 +241,12 @@ class Job:
         framework = self._make_framework()
         if self._local_steps is not None:
             if not isinstance(framework, LocalFramework):
-                raise TypeError("local_steps is supported for PyTorch models only")
-            outer = self._outer(framework.model.parameters()) if self._outer else None
-            framework.set_outer(outer, self._moments)
+                raise TypeError("local_steps is supported with PyTorch and JAX only")
+            framework.set_outer(self._make_outer(framework), self._moments)
         return framework
+
+    def _make_outer(self, framework: LocalFramework) -> Any:
+        return self._outer(framework.model.parameters()) if self._outer else None
 
     def _make_framework(self) -> Framework:
         model = self._model()

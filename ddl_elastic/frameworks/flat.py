@@ -22,7 +22,7 @@ from ddl_elastic.frameworks.protocol import Array, Batches, Key, State, Tensor
 Values = npt.NDArray[Any]  # of any shape
 
 # The type in which tensors are added. Half types are rounded only once, at the end.
-_WIDE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+WIDE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 
 
 def seed(seed: int) -> None:
@@ -49,9 +49,9 @@ class Spec:
         """The type and operation of the flat array that holds the tensor."""
         name = np.dtype(self.dtype).name
         is_integer = name.startswith(("int", "uint"))
-        if name not in _WIDE and not is_integer:
+        if name not in WIDE and not is_integer:
             raise NotImplementedError(f"elastic training does not support tensors of {name}")
-        return _WIDE.get(name, "int64"), self.op
+        return WIDE.get(name, "int64"), self.op
 
 
 class FlatShare(list[Array]):

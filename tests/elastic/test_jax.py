@@ -81,3 +81,22 @@ def test_a_job_goes_on_from_its_checkpoint(run_program: Any, tmp_path: Path) -> 
     undisturbed = states(run(run_program, tmp_path, steps=12))
     run(run_program, tmp_path, **case, workers=2, steps=5).expect_success()
     assert states(run(run_program, tmp_path, **case, steps=12)) == undisturbed
+
+
+ROUNDS = {"local_steps": 2, "steps": 5}
+
+
+def test_rounds_on_several_workers(run_program: Any, tmp_path: Path) -> None:
+    (alone,) = states(run(run_program, tmp_path, **ROUNDS))
+    assert alone.endswith(" 20")  # 2 in each of two local steps of five rounds
+    found = states(run(run_program, tmp_path, *elastic_run(3), kills=1, **ROUNDS))
+    assert found == {alone}
+
+
+@pytest.mark.slow
+def test_rounds_go_on_from_a_checkpoint(run_program: Any, tmp_path: Path) -> None:
+    (whole,) = states(run(run_program, tmp_path, **ROUNDS))
+    saved = {"checkpoint": str(tmp_path / "saved"), "every": 1}
+    run(run_program, tmp_path, **saved, **{**ROUNDS, "steps": 2}).expect_success()
+    found = run(run_program, tmp_path, *elastic_run(2), **saved, **ROUNDS)
+    assert states(found) == {whole}

@@ -12,6 +12,8 @@
 
     state = elastic.train(make_state, grad_fn, update_fn, data, batch=256, logical=16, passes=10)
 
+or, on a slow network, in rounds of local steps: train(..., local_steps=50, outer=Nesterov()).
+
 docs/elastic/ explains the guarantees, and what a program must not do.
 """
 
@@ -23,16 +25,17 @@ from typing import Any
 import ddl_elastic
 from ddl_core import Comm
 from ddl_elastic.frameworks import flat
-from ddl_elastic.frameworks.protocol import Framework, State
+from ddl_elastic.frameworks.protocol import Framework, LocalFramework, State
 from ddl_elastic.shares.loading import read_example
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining, trainer
-from ddl_elastic.worker.loop import WATCHDOG, Loop
+from ddl_elastic.worker.loop import WATCHDOG
 from ddl_jax.elastic import state as elastic_state
 from ddl_jax.elastic.adapter import JaxAdapter
 from ddl_jax.elastic.pins import pin, refuse_fork, seed
+from ddl_jax.elastic.rounds import Average, Nesterov, Outer
 
-__all__ = ["Adapter", "Job", "pin", "preload", "seed", "train"]
+__all__ = ["Adapter", "Average", "Job", "Nesterov", "Outer", "pin", "preload", "seed", "train"]
 
 Adapter = JaxAdapter  # the name by which ddl_elastic finds it
 
@@ -47,6 +50,8 @@ def train(
     logical: int,
     passes: int | None = None,
     steps: int | None = None,
+    local_steps: int | None = None,
+    outer: Outer | None = None,
     seed: int = 0,
     threads: int = 1,
     workers: int | str = "1:4096",
@@ -71,6 +76,10 @@ def train(
 
     Both functions must be pure. jax.jit compiles them.
 
+    local_steps  train in rounds of this many local steps of each logical worker; `steps` and
+               `every` then count rounds
+    outer      the optimizer that applies the average of the local steps. None: Average()
+
     data, batch, logical, passes, steps, seed, threads, collate, watchdog, checkpoint, every, keep,
     strict, progress: see ddl_elastic.Job
 
@@ -80,18 +89,21 @@ def train(
     """
     constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
     reading: dict[str, Any] = {"passes": passes, "steps": steps, "collate": collate}
+    if local_steps is not None:
+        reading["local_steps"] = local_steps
     saving: dict[str, Any] = {"checkpoint": checkpoint, "every": every, "keep": keep}
     options: dict[str, Any] = {**constants, "watchdog": watchdog, "strict": strict}
     if not comm and not joining.is_worker():
-        more = {"threads": threads, "workers": workers, "progress": progress}
+        more = {"threads": threads, "workers": workers, "outer": outer, "progress": progress}
         return Job(state, grad_fn, update_fn, data, **options, **reading, **saving, **more).train()
     pin(threads)
     adapter = _make_adapter(state, grad_fn, update_fn, data, collate, **constants)
     options["policy"] = policy_find(checkpoint, every, keep)
-    trainer.train(
-        Loop(adapter, **({"comm": comm} if comm else joining.join()), **options),
-        {"data": data, **reading},
-    )
+    options |= {"comm": comm} if comm else joining.join()
+    reading |= {"data": data, "loader_workers": 0}
+    if local_steps is not None:
+        adapter.set_outer(outer)
+    trainer.train(trainer.make_loop(adapter, reading, **options), reading)
     return adapter.model
 
 
@@ -128,9 +140,13 @@ class Job(ddl_elastic.Job):
             seed=constants.seed,
         )
 
+    def _make_outer(self, framework: LocalFramework) -> Any:
+        return self._outer
+
     def _restore(self, state: State) -> Any:
         """Return the state with NumPy arrays, so that JAX does not start in this process."""
-        return elastic_state.load(state, elastic_state.shapes(self._state))
+        own = {name: each for name, each in state.items() if elastic_state.is_own(name)}
+        return elastic_state.load(own, elastic_state.shapes(self._state))[0]
 
 
 def _make_adapter(

@@ -15,6 +15,7 @@ from ddl_elastic.frameworks.flat import Flat, Spec
 from ddl_jax.arrays import as_array
 from ddl_jax.elastic import pins
 from ddl_jax.elastic import state as elastic_state
+from ddl_jax.elastic.rounds import Average, Outer, Rounds
 
 
 class JaxAdapter(Flat):
@@ -34,6 +35,10 @@ class JaxAdapter(Flat):
     ) -> None:
         self.model = jax.tree.map(as_array, state)
         self._words = np.zeros(2, np.uint32)  # from which a share's key is made
+        self._rounds: Rounds | None = None
+        self._is_local = False
+        self._local: Any = None  # the state after the last local step of a share
+        self._losses: list[float] = []
 
         def compute(state: Any, batch: Any, words: Any) -> Any:
             value, gradients = grad_fn(state, batch, _make_key(words))
@@ -53,7 +58,8 @@ class JaxAdapter(Flat):
         self.walked = [grad_fn, update_fn]  # functions that may have hidden state
         self._compute, self._update = jax.jit(compute), jax.jit(update)
         pairs = zip(names, leaves, strict=True)
-        self.lay_out([Spec(each.shape, each.dtype, name=name) for name, each in pairs])
+        self._step_specs = [Spec(each.shape, each.dtype, name=name) for name, each in pairs]
+        self.lay_out(self._step_specs)
         pins.tell_device()
 
     def environment(self) -> dict[str, str]:
@@ -64,6 +70,10 @@ class JaxAdapter(Flat):
     def begin(self, worker: int) -> None:
         """Draw the words of the share's key from Python's generator, which the caller has seeded
         for this step and worker."""
+        self._worker = worker
+        self._draw_words()
+
+    def _draw_words(self) -> None:
         self._words = np.array([random.getrandbits(32) for _ in range(2)], np.uint32)
 
     def run(self, batch: Any, ready: protocol.Ready | None = None) -> protocol.Share:
@@ -77,6 +87,41 @@ class JaxAdapter(Flat):
             "JAX jobs have no step.backward: grad_fn computes the gradients of a share"
         )
 
+    # ---- a run of local steps ----
+
+    def set_outer(self, outer: Outer | None, moments: str = "averaged") -> None:
+        if moments != "averaged":
+            raise ValueError(f'moments is "{moments}"; JAX jobs average the whole state')
+        self._rounds = Rounds(outer or Average(), self.model)
+
+    def set_local(self, is_local: bool) -> None:
+        if is_local != self._is_local:
+            assert self._rounds
+            self._is_local = is_local
+            self.lay_out(self._rounds.specs() if is_local else self._step_specs)
+
+    def begin_local(self) -> None:
+        self._local, self._losses = self.model, []
+
+    def backward_local(self, loss: Any, weight: Any = 1.0) -> None:
+        self.backward(loss)
+
+    def run_local(self, batch: Any) -> None:
+        self._draw_words()
+        tensors, loss = self._compute(self._local, batch, self._words)
+        self._local = self._update(self._local, jax.tree.leaves(tensors))
+        elastic_state.check(self._local, self.model)
+        self._losses.append(float(loss))
+
+    def end_local(self) -> protocol.Share:
+        assert self._rounds
+        changes = self._rounds.changes(self.model, self._local, self._worker)
+        return self.take(changes, sum(self._losses) / len(self._losses))
+
+    def step_outer(self) -> None:
+        assert self._rounds
+        self.model = self._rounds.step(self.model, self._tensors)
+
     # ---- the result ----
 
     def apply(self) -> None:
@@ -89,16 +134,20 @@ class JaxAdapter(Flat):
 
     def held(self) -> list[Any]:
         """Return the parts of the job's state; see ddl_elastic/hidden/."""
-        return [self.model, *jax.tree.leaves(self.model)]
+        own = self._rounds.own if self._rounds else ()
+        return [self.model, *jax.tree.leaves(self.model), own, *jax.tree.leaves(own)]
 
     # ---- the state ----
 
     def state(self) -> protocol.State:
-        return elastic_state.save(self.model)
+        return elastic_state.save(self.model, self._rounds.own if self._rounds else ())
 
     def load(self, state: protocol.State) -> None:
-        found = elastic_state.load(state, self.model)
-        self.model = jax.tree.map(jax.numpy.array, found)
+        own = self._rounds.own if self._rounds else ()
+        trees = elastic_state.load(state, self.model, own)
+        self.model, own = jax.tree.map(jax.numpy.array, trees)
+        if self._rounds:
+            self._rounds.own = own
 
 
 def _make_key(words: Any) -> Any:

@@ -18,22 +18,44 @@ def shapes(state: Any) -> Any:
     return jax.eval_shape(state if callable(state) else lambda: state)
 
 
-def save(tree: Any) -> State:
-    return flat.pack({name: _plain(leaf) for name, leaf in _named(tree)})
+OUTER = "outer"  # the names' prefix of an outer optimizer's state
 
 
-def load(state: State, like: Any) -> Any:
-    """Return a tree of NumPy arrays, with JAX's random keys. Raises ValueError if the state belongs
-    to another tree."""
-    specs = {name: _spec(leaf) for name, leaf in _named(like)}
-    found = flat.unpack(state, specs)
-    leaves = [
-        jax.random.wrap_key_data(found[name], impl=leaf.dtype._impl)
-        if _is_key(leaf)
-        else found[name]
-        for name, leaf in _named(like)
-    ]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+def save(tree: Any, outer: Any = ()) -> State:
+    """Return the job's state, with that of the outer optimizer."""
+    named = [*_named(tree), *_named(outer, OUTER)]
+    return flat.pack({name: plain(leaf) for name, leaf in named})
+
+
+def load(state: State, tree: Any, outer: Any = ()) -> tuple[Any, Any]:
+    """Return the trees of the job's state and of the outer optimizer's: NumPy arrays and JAX's
+    random keys. Raises ValueError if the state does not fit these trees."""
+    named = [*_named(tree), *_named(outer, OUTER)]
+    found = flat.unpack(state, {name: _spec(leaf) for name, leaf in named})
+    leaves = [like(leaf, found[name]) for name, leaf in named]
+    forms = [jax.tree.structure(each) for each in (tree, outer)]
+    cut = forms[0].num_leaves
+    return jax.tree.unflatten(forms[0], leaves[:cut]), jax.tree.unflatten(forms[1], leaves[cut:])
+
+
+def is_own(name: str) -> bool:
+    """Return False for a name of the outer optimizer's state."""
+    return not name.startswith(OUTER)
+
+
+def names(tree: Any) -> list[str]:
+    """Return the names of the tree's leaves."""
+    return [name for name, _ in _named(tree)]
+
+
+def plain(leaf: Any) -> flat.Values:
+    """Return a leaf as a NumPy array; of a random key, its data."""
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def like(leaf: Any, value: flat.Values) -> Any:
+    """Return this value of `plain` as a random key if `leaf` is one."""
+    return jax.random.wrap_key_data(value, impl=leaf.dtype._impl) if _is_key(leaf) else value
 
 
 def check(tree: Any, before: Any) -> None:
@@ -61,17 +83,13 @@ def _describe(leaf: Any) -> str:
     return f"{leaf.dtype} {tuple(leaf.shape)}"
 
 
-def _named(tree: Any) -> list[tuple[str, Any]]:
+def _named(tree: Any, prefix: str = "state") -> list[tuple[str, Any]]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(f"state{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves]
+    return [(f"{prefix}{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves]
 
 
 def _is_key(leaf: Any) -> bool:
     return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _plain(leaf: Any) -> Any:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
 def _spec(leaf: Any) -> Any:

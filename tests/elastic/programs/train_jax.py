@@ -27,6 +27,9 @@ DATA = [
 ]
 
 
+OPTIONS = ("checkpoint", "every", "passes", "steps", "local_steps")
+
+
 def make_state() -> Any:
     first, second, rest = jax.random.split(jax.random.key(2), 3)
     return {
@@ -75,7 +78,8 @@ def main(case: dict[str, Any]) -> None:
         workers=case.get("workers", 1),
         seed=3,
         progress=False,
-        **{name: case[name] for name in ("checkpoint", "every", "passes", "steps") if name in case},
+        outer=elastic.Nesterov("first") if "local_steps" in case else None,
+        **{name: case[name] for name in OPTIONS if name in case},
     )
     print("state", digest(elastic_state.save(state)), int(state["seen"]))
 
