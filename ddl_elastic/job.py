@@ -61,16 +61,20 @@ class Job:
     schedule   a function of the optimizer that returns its schedule, which is stepped after each
                step
 
-    The result depends on these constants: batch the number of samples in a step, of all logical
-    workers together logical the number of logical workers and of shares in a step; at least the
-    number of workers passes the number of passes over the data (default: 1) steps the number of
-    steps, instead of passes; required for a stream seed the seed of the initial model, the samples'
-    order, and all other random numbers threads the number of threads of the framework in each
-    worker local_steps train in rounds of this many local steps of each logical worker, see
-    ddl_torch.elastic.Job.rounds; `steps`, `every` and `schedule` then count rounds outer, moments
-    for rounds, see there; `outer` is a function of the model's parameters buffers how shares update
-    the model's buffers, such as batch norm's statistics: "average" averages the changes by all
-    shares, "first" keeps the changes by logical worker 0's share
+    The result depends on these constants:
+    batch      the number of samples in a step, of all logical workers together
+    logical    the number of logical workers and of shares in a step; at least the number of workers
+    passes     the number of passes over the data (default: 1)
+    steps      the number of steps, instead of passes; required for a stream
+    seed       the seed of the initial model, the samples' order, and all other random numbers
+    threads    the number of threads of the framework in each worker
+    local_steps  train in rounds of this many local steps of each logical worker, see
+               ddl_torch.elastic.Job.rounds; `steps`, `every` and `schedule` then count rounds
+    outer, moments  for rounds, see ddl_torch.elastic.Job.rounds; `outer` is a function of the
+               model's parameters
+    buffers    how shares update the model's buffers, such as batch norm's statistics: "average"
+               averages the changes by all shares, "first" keeps the changes by logical worker 0's
+               share
 
     The result does not depend on these:
     workers    the number of processes, or "least:most" for as many as cores
