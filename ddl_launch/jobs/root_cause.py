@@ -27,12 +27,15 @@ _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: .*)?$")
 
 @dataclass
 class RankState:
-    """The information about one rank.
+    """What is known about one rank.
 
-    end its exit code or signal; None while it runs at when its end was noticed, in seconds raised
-    the exception that it reported, at `raised_at`; "" for none tail its last lines of output waits
-    True if it waits in the job's rendezvous joinings the number of times that it has begun a
-    rendezvous joined the number of times that it has completed a rendezvous
+    end       its exit code or signal; None while it runs
+    at        the time when its end was noticed, in seconds
+    raised    the exception that it reported at `raised_at`; "" if none
+    tail      its last lines of output
+    waits     True if it waits in the job's rendezvous
+    joinings  the number of rendezvous that it has begun
+    joined    the number of rendezvous that it has completed
     """
 
     end: Failure | None = None
