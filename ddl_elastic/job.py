@@ -61,19 +61,24 @@ class Job:
     schedule   a function of the optimizer that returns its schedule, which is stepped after each
                step
 
-    The result depends on these constants: batch the number of samples in a step, of all logical
-    workers together logical the number of logical workers and of shares in a step; at least the
-    number of workers passes the number of passes over the data (default: 1) steps the number of
-    steps, instead of passes; required for a stream seed the seed of the initial model, the samples'
-    order, and all other random numbers threads the number of threads of the framework in each
-    worker local_steps train in rounds of this many local steps of each logical worker, see
-    ddl_torch.elastic.Job.rounds; `steps`, `every` and `schedule` then count rounds outer, moments
-    for rounds, see there; `outer` is a function of the model's parameters buffers how shares update
-    the model's buffers, such as batch norm's statistics: "average" averages the changes by all
-    shares, "first" keeps the changes by logical worker 0's share
+    The result depends on these constants:
+    batch      the number of samples in a step, of all logical workers together
+    logical    the number of logical workers and of shares in a step; at least the number of workers
+    passes     the number of passes over the data (default: 1)
+    steps      the number of steps, instead of passes; required for a stream
+    seed       the seed of the initial model, the samples' order, and all other random numbers
+    threads    the number of threads of the framework in each worker
+    local_steps  train in rounds of this many local steps of each logical worker, see
+               ddl_torch.elastic.Job.rounds; `steps`, `every` and `schedule` then count rounds
+    outer, moments  for rounds, see ddl_torch.elastic.Job.rounds; `outer` is a function of the
+               model's parameters
+    buffers    how shares update the model's buffers, such as batch norm's statistics: "average"
+               averages the changes by all shares, "first" keeps the changes by logical worker 0's
+               share
 
     The result does not depend on these:
-    workers    the number of processes, or "least:most" for as many as cores
+    workers    the number of processes, or "least:most" for as many as there are cores, within
+               these limits
     replace    True to replace dead workers; the other workers send the state to the new ones
     loader_workers  the number of processes that read ahead for each worker; 0 reads in the worker
     watchdog   the seconds after which a worker that hangs is killed: at least the time of 5 usual
@@ -224,11 +229,24 @@ class Job:
         self._job.registry.resize(workers)
 
     def report(self) -> dict[str, Any]:
-        """Return the job's `state`; the committed `steps` of `steps_total`; the last step's `loss`;
-        `samples_per_second` and `seconds_per_step` over the last 10 s; `workers` by number, with
-        states, process ids and speeds; `events` such as deaths and recoveries; the number of
-        `recomputed` shares; the `seconds` since the start; and finally the `hash` of the final
-        state. A worker of `ddl elastic run` returns a part of these, after the end."""
+        """Return the state of the job, as a dictionary with the keys below.
+
+        state       the name of the state, such as "not started"
+        steps       the number of committed steps
+        steps_total  the number of all steps
+        loss        the loss of the last step
+        samples_per_second  the mean over the last 10 s
+        seconds_per_step  the mean over the last 10 s
+        workers     the workers by number, with their states, process ids and speeds
+        events      the events, such as deaths and recoveries
+        audited     the number of shares computed again, for audits and to check joining workers
+        mismatches  the number of differences that these computations have found
+        recomputed  the number of shares that were computed again after deaths
+        seconds     the seconds since the start
+        hash        the hash of the final state, after the end
+
+        A worker of `ddl elastic run` returns some of these keys, after the end.
+        """
         if self._part:
             return dict(self._part)
         return self._job.report() if self._job else {"state": "not started"}

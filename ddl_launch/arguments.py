@@ -356,8 +356,8 @@ def find_number(command: Sequence[str]) -> str:
 
 
 def _refuse_module(value: str) -> None:
-    """Raise LaunchError if the value of -m is a module, like that of `python -m`. A mode has one
-    letter, or a colon."""
+    """Raise LaunchError if the value of -m is the name of a module, as for `python -m`. A mode is a
+    single letter or contains a colon."""
     if re.fullmatch(r"[A-Za-z_]\w+(\.\w+)*", value):
         raise LaunchError(
             USAGE,

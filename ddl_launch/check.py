@@ -254,8 +254,8 @@ _SHADES = " ░▒▓█"
 
 
 def heat_map(what: str, unit: str, names: list[str], values: list[list[float]]) -> str:
-    """Draw a square for each pair; higher values are darker, on a logarithmic scale. `values` has
-    each pair once, with the lower index first."""
+    """Return a text with a square for each pair of hosts. Higher values are darker, on a
+    logarithmic scale. `values` has each pair once, with the lower index first."""
     found = [value for row in values for value in row if value]
     if not found:
         return f"{what}: only one host"

@@ -122,8 +122,8 @@ def _finish(
     arguments: argparse.Namespace,
     console: Console,
 ) -> int:
-    """Run the job. Return its exit code. Join its timeline, and explain an option at the wrong
-    place."""
+    """Run the job and return its exit code. Then write the timeline if it was requested, and print
+    a hint if an option stands after the program."""
     code = job.run()
     if arguments.timeline:
         console.log(timeline.join(arguments.timeline, size))
@@ -154,8 +154,9 @@ def _refuse_several(env: Mapping[str, str]) -> None:
 
 
 def _count_ranks(arguments: argparse.Namespace) -> None:
-    """Replace a word for the ranks on each host, as torchrun has them, by a number: `cpu` is the
-    number of usable cores, `gpu` of NVIDIA's GPUs, and `auto` is `gpu` if there are any."""
+    """Replace a word for the number of ranks on each host, which torchrun also accepts, by the
+    number: `cpu` means the usable cores, `gpu` the NVIDIA GPUs, and `auto` the GPUs if there are
+    any, else the cores."""
     word = arguments.accelerators
     if word not in COUNTED:
         return
@@ -178,7 +179,8 @@ def _count_ranks(arguments: argparse.Namespace) -> None:
 def _where(
     arguments: argparse.Namespace,
 ) -> tuple[Layout, dict[int, str], Allocation | None]:
-    """Return the hosts of the ranks, the cores of ranks that have some, and the allocation."""
+    """Return the hosts of the ranks, the cores that a rankfile gives to ranks, and the
+    allocation."""
     given = [name for name in ("host", "hostfile", "rankfile") if getattr(arguments, name)]
     if len(given) > 1:
         raise LaunchError(

@@ -110,7 +110,8 @@ _INSTEAD = {
 
 
 def find_same(option: str) -> str:
-    """Return ddlrun's name of an option of another launcher, or "" if it has none."""
+    """Return ddlrun's name for an option of another launcher, or "" if ddlrun has no such
+    option."""
     return _SAME.get(_normalize(option), "")
 
 

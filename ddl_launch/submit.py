@@ -204,7 +204,8 @@ def _name_of(command: Sequence[str]) -> str:
 
 
 def _inner(words: Sequence[str]) -> list[str]:
-    """Return the same ddlrun without the options for the submission."""
+    """Return the command line of the ddlrun in the job: this one without the options for
+    submission."""
     rest, kept = list(words), []
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)

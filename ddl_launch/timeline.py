@@ -26,7 +26,7 @@ def prepare(folder: Path) -> None:
 
 
 def join(folder: Path, size: int) -> str:
-    """Write the file from the files of `size` ranks. Return a message about it."""
+    """Merge the files of `size` ranks into one timeline. Return a message about it."""
     path = folder / _FILE
     try:
         records = trace.read(trace.files([folder]))

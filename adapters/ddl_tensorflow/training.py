@@ -45,15 +45,18 @@ def allreduce_gradients(
 ) -> list[Any]:
     """Average or sum all ranks' gradients, in one operation.
 
-    gradients tensors, tf.IndexedSlices, or None for a missing gradient, of the same kinds on all
-    ranks op "average" or "sum" compression "f16" or "bf16": gradients of float32 and float64 are
-    sent in that type, which halves or quarters the bytes and costs precision. "int8" or "int4":
-    gradients of float32 are sent between hosts in a quarter or an eighth of the bytes, see
-    docs/wire.md; not in functions that XLA compiles residual for "int8" and "int4": a variable of
-    `gradient_residual` for the rounding errors, which are added to the next gradients
-    sparse_as_dense convert IndexedSlices to tensors; otherwise the ranks' slices are concatenated
-    by an all-gather each, and repeated indices add up when they are applied comm a communicator of
-    `split` or `subset`: the ranks that take part; None: all
+    gradients        tensors, tf.IndexedSlices, or None for a missing gradient, of the same kinds on
+                     all ranks
+    op               "average" or "sum"
+    compression      "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
+                     halves or quarters the bytes and costs precision. "int8" or "int4": gradients
+                     of float32 are sent between hosts in a quarter or an eighth of the bytes, see
+                     docs/wire.md; not in functions that XLA compiles
+    residual         for "int8" and "int4": a variable of `gradient_residual` for the rounding
+                     errors, which are added to the next gradients
+    sparse_as_dense  convert IndexedSlices to tensors; otherwise the ranks' slices are concatenated
+                     by an all-gather each, and repeated indices add up when they are applied
+    comm             a communicator of `split` or `subset`: the ranks that take part; None: all
 
     All ranks call it. Raises InvalidArgument for arguments out of range, and like `allreduce`.
     """

@@ -47,13 +47,15 @@ def DistributedOptimizer(
         loss.backward()      # starts to reduce the gradients
         optimizer.step()     # waits for them
 
-    op "average" or "sum" of the ranks' gradients backward_passes_per_step number of backward()
-    calls before each step(); the gradients add up as usual, and are reduced once, in the last call
-    compression "f16" or "bf16" sends float32 and float64 gradients in this type, which halves or
-    quarters the bytes and costs precision. "int8" or "int4" sends float32 gradients in CPU memory
-    between hosts in a quarter or an eighth of the bytes, see docs/wire.md. state_dict() then
-    contains this rank's rounding errors, which are added to the next gradients: save and load it on
-    each rank bucket_bytes the approximate size of the groups in which gradients are reduced
+    op            "average" or "sum" of the ranks' gradients
+    backward_passes_per_step  the number of backward() calls before each step(); the gradients add
+                  up as usual, and are reduced once, in the last call
+    compression   "f16" or "bf16" sends float32 and float64 gradients in this type, which halves or
+                  quarters the bytes and costs precision. "int8" or "int4" sends float32 gradients
+                  in CPU memory between hosts in a quarter or an eighth of the bytes, see
+                  docs/wire.md. state_dict() then contains this rank's rounding errors, which are
+                  added to the next gradients: save and load it on each rank
+    bucket_bytes  the approximate size of the groups in which gradients are reduced
 
     All ranks call this with the same parameters in the same order. They wait for each other to
     create the optimizer's own process group. So ranks may compute gradients, and call other

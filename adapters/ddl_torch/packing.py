@@ -146,9 +146,10 @@ def compress_gradients(model: Any, compression: Literal["int8", "int4"]) -> Grad
 
     Rounding errors are added to the next step's gradients. They are part of the training's state:
     save `compression.state_dict()` on each rank. Call this on all ranks, once, before the first
-    step. Raises ddl_core.errors.InvalidArgument for another compression, or parameters on a GPU
-    TypeError if the model is not a DistributedDataParallel ValueError if its process group is not
-    one of ddl
+    step. Raises
+      ddl_core.errors.InvalidArgument  for another compression, or parameters on a GPU
+      TypeError   if the model is not a DistributedDataParallel
+      ValueError  if its process group is not one of ddl
     """
     if compression not in WIRES:
         raise adapter().InvalidArgument(

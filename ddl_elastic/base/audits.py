@@ -13,7 +13,7 @@ EXIT_CODE = 65  # the exit code of a job that an audit has stopped
 
 
 class AuditError(RuntimeError):
-    """The error on ranks with wrong results, or on all ranks if the job cannot continue."""
+    """The error on ranks that computed wrongly, or on all ranks if the job cannot continue."""
 
 
 def find_options(rate: float | None, action: str | None) -> tuple[float, Action]:

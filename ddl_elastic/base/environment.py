@@ -165,8 +165,9 @@ def with_checkpoints(variables: Mapping[str, str], checkpoints: Path) -> dict[st
 
 
 def checkpoint_folder(number: int) -> str | None:
-    """Return the default checkpoint folder for this process's job of this number, or None. Raises
-    ValueError if its parent, which exists before any worker starts, is missing on this machine."""
+    """Return the default checkpoint folder for job number `number` of this process, or None. Raises
+    ValueError if the folder's parent, which exists before any worker starts, is missing on this
+    machine."""
     if _CHECKPOINTS not in os.environ:
         return None
     folder = Path(os.environ[_CHECKPOINTS])

@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of Python for one of a library: of NumPy's scalars, and of a subclass of str,
-    int or float, such as PyTorch's version."""
+    """Convert a library's value to a plain Python value: a NumPy scalar, or an instance of a
+    subclass of str, int or float, such as PyTorch's version."""
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)

@@ -319,7 +319,8 @@ def _scale(arguments: argparse.Namespace) -> int:
 
 
 def _size(arguments: argparse.Namespace) -> Size:
-    """Return the range of worker counts of -n. Without agents, this machine's cores limit it."""
+    """Return the range of worker counts that -n requests. Without agents, this machine's cores
+    limit it."""
     threads: int = arguments.threads
     try:
         low, high = parse_workers(arguments.workers)

@@ -37,8 +37,8 @@ HUNG = "hung: the other workers expelled it, and its agent killed it"
 
 
 class JobFailed(RuntimeError):
-    """The error for a job with no worker that can continue, or with different results on workers.
-    `code` is the exit code for a program that ends because of this error."""
+    """The error for a job that no worker can continue, or whose workers have different final
+    states. `code` is the exit code for a program that ends because of this error."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -358,7 +358,8 @@ class Coordinator:
     def _connect(self) -> None:
         """Send all live workers the list of members once all are ready. If one exits meanwhile,
         creating the comm fails on the other workers, and they report `ready` again. After the first
-        training run began, only its members are connected here: other workers join by a plan."""
+        training run began, only its members are connected here: other workers join through a
+        plan."""
         begun = any(worker.joined for worker in self.workers)
         alive = [worker for worker in self.alive() if worker.joined or not begun]
         waiting = [worker for worker in alive if worker.state == WorkerState.READY]

@@ -6,7 +6,7 @@ including the lowest rank. A rank is known to be dead if a witness on its host r
 the host is lost, its witnesses are lost, too. A side without a majority then sends a request to the
 coordinator, which applies the same rule with more information. It also counts a rank as dead if its
 agent reported the exit, or if the agent's connection closed and was not opened again. If a host
-only does not respond, this proves nothing, because its workers may be the side that continues.
+merely does not respond, this proves nothing, because its workers may be the side that continues.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def fetch(coordinator: Coordinator) -> State:
 
 
 def _wait_for_all(coordinator: Coordinator) -> None:
-    """Wait until all live workers are done. Ranks that are done no longer detect hanging ranks, so
-    stop the workers that are not done LATE seconds after the first one."""
+    """Wait until all live workers are done. Ranks that are done no longer detect ranks that hang.
+    Therefore, LATE seconds after the first worker is done, stop all workers that are not."""
     since = 0.0
     while late := [each for each in coordinator.require() if each.state != WorkerState.DONE]:
         coordinator.wait()

@@ -2,7 +2,7 @@
 """The worker registry of a job: starts and removes workers, and plans changes of the group.
 
 A plan names the members of the next group. At most one plan is active. It ends when a member
-reports that the group has switched to it or that the plan is void, or when one of its workers
+reports that the group has switched to it or that the plan is cancelled, or when one of its workers
 exits. The next `update` may then make another plan.
 """
 
@@ -264,7 +264,8 @@ class WorkerRegistry:
             self._plan, self._is_uneven = 0, bool(self._map)
 
     def _end_lost(self, members: Sequence[int]) -> None:
-        """Stop joining workers that failed in the comm of a plan. Members monitor joined ones."""
+        """Stop joining workers that failed in the comm of a plan. The members themselves monitor
+        workers that have joined."""
         for worker in self.workers:
             if worker.member in members and not worker.joined and worker.state in WAITING:
                 self._stop(worker, "hung: the other workers have lost it")

@@ -32,9 +32,10 @@ _RETRY = 0.5  # seconds between two attempts to reach the job
 
 
 def serve(address: tuple[str, int], token: str, slots: int, cores: int, wait: float) -> int:
-    """Connect to a job or to `ddl serve`, offer it slots, and run its workers until it ends. Wait
-    up to `wait` seconds for a connection, at the start and whenever it is lost. Return the exit
-    code: not 0 if the job has failed without a coordinator to report it. Raises JoinRefused."""
+    """Connect to a job or to `ddl serve`, offer it slots, and run workers in them until the job or
+    the service ends. Wait up to `wait` seconds for a connection, at the start and whenever it is
+    lost. Return the exit code, which is not 0 if the job has failed without a coordinator to report
+    it. Raises JoinRefused."""
     host = socket.gethostname()
     about = protocol.AgentGreeting(
         f"{host}-{secrets.token_hex(4)}", host, f"cpu{cores}", cores, slots

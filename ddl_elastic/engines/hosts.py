@@ -25,7 +25,7 @@ _SHOWN = 5  # lines of a launcher's output in an error message
 
 
 class HostAgents:
-    """The agents of these hosts. A context manager. Raises ddl_launch.errors.LaunchError.
+    """The agents on the given hosts. A context manager. Raises ddl_launch.errors.LaunchError.
 
     port   the port at which the job listens
     cores  the number of cores of each slot

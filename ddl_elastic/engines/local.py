@@ -102,8 +102,8 @@ class LocalEngine:
         return self._server
 
     def witnessed(self) -> list[bytes]:
-        """Return reports of libddl endpoints whose processes exited since the last call. `Witness`
-        makes these reports for the workers of this engine."""
+        """Return the reports of this engine's witness since the last call. Each is about a libddl
+        endpoint whose process, a worker of this engine, has exited."""
         found = []
         with suppress(BlockingIOError, ConnectionError):
             while endpoint := self._server.recv(MOST_BYTES, socket.MSG_DONTWAIT):

@@ -39,8 +39,9 @@ def preload(modules: Sequence[str] | None, path: Path) -> None:
 
 
 def named(text: str) -> list[str]:
-    """Return the frameworks that a program's text names, or PyTorch. If the program may set
-    environment variables, return only PyTorch: the others read variables when imported."""
+    """Return the frameworks that a program's text names, or PyTorch if it names none. If the
+    program may set environment variables, return only PyTorch, because the other frameworks read
+    variables when they are imported."""
     found = [name for name in ADAPTERS if re.search(rf"\b(ddl_)?{name}\b", text)]
     return [name for name in found if name == "torch" or "environ" not in text] or ["torch"]
 
@@ -88,7 +89,8 @@ def work(
 
 
 def _require_job(path: Path) -> None:
-    """Raise NoJob if the program has not joined the job, so that each worker ran it alone."""
+    """Raise NoJob if the program has not joined the job. In this case each worker has run the whole
+    program alone."""
     if not environment.is_agent_taken():
         raise NoJob(
             f"{path} made no elastic job, so each worker ran it alone; make an elastic.Job in it,"

@@ -81,14 +81,14 @@ class SlotGreeting(Message):
 
 
 class JobSettings(Message):
-    """The answer of a job."""
+    """A job's answer to the greeting of an agent."""
 
     job: str
     program: Program
 
 
 class PoolSettings(Message):
-    """The answer of `ddl serve`."""
+    """The answer of `ddl serve` to the greeting of an agent."""
 
 
 Greeting: TypeAlias = AgentGreeting | SlotGreeting

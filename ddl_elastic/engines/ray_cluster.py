@@ -83,7 +83,8 @@ class RayAgents:
 
 
 def _reach(cluster: str) -> None:
-    """Check that the cluster is reachable: Ray retries forever. Raises OSError and ValueError."""
+    """Check that the cluster is reachable, because Ray would retry forever. Raises OSError and
+    ValueError."""
     host, colon, port = cluster.rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), REACH_LIMIT).close()

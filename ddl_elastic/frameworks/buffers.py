@@ -40,7 +40,7 @@ class Buffers:
         self._committed = None
 
     def forget(self) -> None:
-        """Drop the committed values, because the variables have been set to other ones."""
+        """Drop the committed values, because the variables have been set to other values."""
         self._committed = None
 
 

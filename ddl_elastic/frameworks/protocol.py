@@ -47,7 +47,8 @@ class PartialState(State):
 
 
 class StreamedState(State):
-    """A state of which some tensors are made only when they are read. `sources` makes them."""
+    """A state with additional tensors that the functions in `sources` make only when they are
+    read."""
 
     def __init__(self, state: State, sources: Mapping[str, Callable[[], Tensor]]) -> None:
         super().__init__(state)
@@ -73,9 +74,9 @@ def is_mode(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Digest:
-    """The digest of a state: the SHA-256 of all names and values. `parts` has, for each of the
-    first parts, the first characters of the hash up to its end. They show the first part in which
-    two states differ."""
+    """The digest of a state: the SHA-256 of all names and values. `parts` maps the name of each of
+    the first parts to the first characters of the hash up to the end of that part. These entries
+    show the first part in which two states differ."""
 
     whole: str
     parts: dict[str, str]
@@ -147,8 +148,7 @@ class Summed(Protocol):
         framework owns them, and may return the same ones for each step."""
 
     def ops(self) -> Sequence[str]:
-        """Return the way in which shares are combined, "average" or "sum", for each of these
-        arrays."""
+        """Return for each array how the shares are combined: "average" or "sum"."""
 
     def free(self, share: Share) -> None:
         """Release a share's arrays, which another share may then use."""
@@ -215,15 +215,15 @@ class LocalFramework(Framework, Protocol):
     """A framework whose shares may be runs of local steps, see ddl_elastic.worker.rounds."""
 
     def set_outer(self, outer: Any, moments: Any) -> None:
-        """Set the outer optimizer of the next rounds, and the moments with which shares start. None
-        keeps the outer optimizer, or creates the default one."""
+        """Set the outer optimizer of the next rounds, and the moments with which shares start. If
+        `outer` is None, keep the outer optimizer, or create the default one."""
 
     def set_local(self, is_local: bool) -> None:
         """Set whether the next shares are runs of local steps."""
 
     def begin_local(self) -> None:
-        """Start the local steps of the share that `begin` has started. The next calls of `begin`
-        and `step_outer` restore all that they change."""
+        """Start the local steps of the share that `begin` has started. The next call of `begin` or
+        `step_outer` undoes the changes by these steps."""
 
     def backward_local(self, loss: Any, weight: Any = 1.0) -> None:
         """Compute the gradients of one local step, whose loss is loss / weight."""

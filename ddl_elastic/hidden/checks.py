@@ -111,8 +111,8 @@ class Checks:
         return {name: mark for name, (_, mark) in self.marks().items()}
 
     def differs_from(self, text: str, names: Collection[str]) -> None:
-        """Report that a worker which has joined computes other bits than an older one, because of
-        the attributes of these names, as in `digests`."""
+        """Report that a worker which has joined computes other bits than an older one. `names` are
+        the attributes whose marks in `digests` differ."""
         items = [item for name, (item, _) in self.marks().items() if name in names]
         self._report_items(text, items, "differs between the two")
 
@@ -196,7 +196,8 @@ def _is_state(item: Item) -> bool:
 
 
 def _is_kept(value: Any) -> bool:
-    """Return True for a tensor outside of a step's graph, which a later step may use."""
+    """Return True for a tensor that is not part of a step's graph, so that a later step may use
+    it."""
     return is_tensor(value) and getattr(value, "grad_fn", None) is None
 
 

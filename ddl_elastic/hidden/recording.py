@@ -116,9 +116,9 @@ class Recorder:
         self._write({**line, **self._hidden()})
 
     def strike(self, step: int, group: Any) -> None:
-        """Kill this process from the step on that `strikes` has for its member number, as soon as
-        no worker is missing. If there are `strikes`, also wait while a worker is missing, and delay
-        the steps while its replacement catches up."""
+        """Kill this process once the step that `strikes` has for its member number is reached and
+        no worker is missing. If there are any strikes, also wait while a worker is missing, and
+        delay the steps while its replacement catches up."""
         turn = self.recording.strikes.get(str(group.member))
         is_whole = group.comm.size == self.recording.workers and not group.observing
         if turn is not None and step >= turn and is_whole:

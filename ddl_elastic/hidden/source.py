@@ -123,7 +123,8 @@ def _decorated(node: Any) -> list[int]:
 
 
 def _changes(node: ast.AST, field: str, attribute: bool) -> Iterator[tuple[int, bool]]:
-    """Yield the lines that set the field, each with True if it only creates it, as in __init__."""
+    """Yield each line that sets the field, with True if the line only creates the field, as in
+    __init__."""
     inits = [
         each
         for each in ast.walk(node)

@@ -86,7 +86,7 @@ def plan_moves(
     lengths  for each array, the lengths of its tensors
     before   the members whose ranks held the ranges, or None if each rank held everything
     members  the members of the new group, by rank
-    keepers  the members between which the state is cut; None means all members
+    keepers  the members among which the state is cut; None means all members
     lacking  members that have not received their ranges
 
     Raises StateLost if no member of the new group held a range.

@@ -27,7 +27,8 @@ def count_blocks(elements: int) -> int:
 
 
 def sum_squares(values: Array) -> Sums:
-    """Return the sums for elements of a tensor, the first of which begins a block."""
+    """Return the sums of squares of the blocks of these elements. The first element must begin a
+    block of its tensor."""
     sums = np.empty(count_blocks(values.size))
     for begin in range(0, values.size, CHUNK):
         part = values[begin : begin + CHUNK]
@@ -38,7 +39,7 @@ def sum_squares(values: Array) -> Sums:
 
 
 def find_norm(sums: Iterable[Sums]) -> float:
-    """Return the norm of tensors from their sums."""
+    """Return the norm of tensors from the sums of squares of their blocks (see sum_squares)."""
     return math.sqrt(_fold(np.concatenate([np.zeros(1), *sums])))
 
 
@@ -50,7 +51,8 @@ def find_factor(norm: float, limit: float) -> float:
 
 
 def _fold(values: Sums) -> Any:
-    """Add up the last axis: its second half to its first one, again and again."""
+    """Sum over the last axis by adding its second half to its first half until one element
+    remains."""
     while (length := values.shape[-1]) > 1:
         half = length // 2
         folded = values[..., :half] + values[..., half : 2 * half]

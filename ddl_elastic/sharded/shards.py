@@ -3,18 +3,18 @@
 
 Each range of the state has two holders, see cut.py. Both receive the range's gradients before the
 vote, and both update it after the vote. The optimizer works elementwise, so the two copies have
-equal bits, although neither is sent. The other parameters of a rank are old after the update. The
-next operation gathers them.
+equal bits, although neither is sent. After the update, the other parameters of a rank are stale
+until the next operation gathers them.
 
 If the state is lost, each rank drops it with `forget`, and all load a checkpoint. Another death
 during this time may prevent some ranks from noticing the loss, so ranks compare the number of times
 that they have lost the state.
 
 The first operation in a new comm moves the ranges to their new holders. A rank keeps the ranges
-that it held before until a barrier has shown that all ranks have received theirs. A holding has a
-generation. If a rank dies during the move, the survivors continue from the newest generation that
-all of them have and of which no range is lost. A rank drops the older generation only if all ranks
-have the newer one.
+that it held before until a barrier has shown that all ranks have received theirs. The shards that a
+rank holds have a generation. If a rank dies during the move, the survivors continue from the newest
+generation that all of them have and in which no range is lost. A rank drops the older generation
+only if all ranks have the newer one.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ _NEWEST, _STALE, _LOSSES, _OLDEST, _JOINING, _LOST = range(6)
 
 
 class ShardSet(Protocol):
-    """The shards of some pieces of tensors, with their slots of the optimizer."""
+    """The shards of some pieces of tensors, with the optimizer slots of these pieces."""
 
     def table(self) -> Table:
-        """Return the slots."""
+        """Return the table of the slots, see Table."""
 
     def slot(self, piece: TensorPiece, name: str) -> Array:
-        """Return the part of a sharded slot for a piece, which one of the shards contains."""
+        """Return the part of a sharded slot that belongs to a piece. One of the shards must contain
+        the piece."""
 
 
 class Sharded(Protocol):
@@ -69,10 +70,10 @@ class Sharded(Protocol):
         """Return the lengths of the tensors of each array."""
 
     def values(self) -> Sequence[Array]:
-        """Return the parameters as arrays that share their memory."""
+        """Return the parameters as arrays that share the parameters' memory."""
 
     def make(self, found: Sequence[TensorPiece], table: Table) -> ShardSet:
-        """Return shards for these pieces, whose slots are empty memory."""
+        """Return shards for these pieces, with slots of uninitialized memory."""
 
     def install(self, shards: ShardSet) -> None:
         """Make the optimizer update these shards instead of the previous ones."""
@@ -81,17 +82,17 @@ class Sharded(Protocol):
         """Return the whole state, as Framework.state does."""
 
     def stream(self, table: Table, gather: Callable[[str, str], Array]) -> State:
-        """Return the whole state. `gather` returns a sharded slot, by tensor and name, when it is
-        read."""
+        """Return the whole state. Its sharded slots are gathered only when they are read, by
+        calling `gather` with the tensor and the name of the slot."""
 
     def replicated(self) -> State:
-        """Return the part of the state that each rank has."""
+        """Return the part of the state that is not sharded, so that each rank has it."""
 
     def parameters(self) -> State:
         """Return copies of the sharded parameters by name."""
 
     def abandon(self) -> None:
-        """Let the program's next update change nothing."""
+        """Discard the gradients, so that the program's next update has no effect."""
 
     def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> PartialState:
         """Return these pieces of the state and, on the first rank, all unsharded data."""
@@ -101,7 +102,7 @@ class Sharded(Protocol):
 class Holding:
     """The shards that a rank holds.
 
-    members  the members between which the state was cut, or None if each rank holds everything
+    members  the members among which the state was cut, or None if each rank holds everything
     """
 
     members: Sequence[int] | None
@@ -109,7 +110,8 @@ class Holding:
 
 
 class Shards:
-    """The shards of this rank."""
+    """The shards of the state that this rank holds, and the operations that move, gather and update
+    them."""
 
     def __init__(self, framework: Sharded) -> None:
         self._framework = framework
@@ -150,12 +152,12 @@ class Shards:
         self._framework.abandon()
 
     def abandon(self) -> None:
-        """Let the program's next update change nothing."""
+        """Discard the gradients, so that the program's next update has no effect."""
         self._framework.abandon()
 
     @property
     def is_hidden(self) -> bool:
-        """True if the program must not use the parameters, because some of them are old."""
+        """True if the program must not use the parameters, because some of them are stale."""
         return self.is_stale and not self.is_behind()
 
     @property
@@ -164,7 +166,7 @@ class Shards:
         return bool(self._holdings)
 
     def is_settled(self, comm: Comm) -> bool:
-        """Return True if the state is cut between the ranks of this comm."""
+        """Return True if the state is sharded across the ranks of this comm."""
         return self._comm is comm
 
     def prepare(self, comm: Comm, members: Sequence[int]) -> None:
@@ -196,7 +198,8 @@ class Shards:
         return len(self._lengths)
 
     def target(self, number: int) -> tuple[Array, list[int]]:
-        """Return the memory for the sum of this rank's range of an array, and all ranks' counts."""
+        """Return the memory for the sum of this rank's range of an array, and the lengths of all
+        ranks' ranges."""
         assert self._comm
         bounds = self._bounds[number]
         return self._own(number), [end - begin for begin, end in pairwise(bounds)]
@@ -246,7 +249,7 @@ class Shards:
             self._squares.append(squares)
 
     def squares(self) -> list[Sums]:
-        """Return the sums of the squares for each tensor, in the order of the arrays."""
+        """Return the sums of squares of each tensor's gradients, in the order of the arrays."""
         return [
             sums
             for lengths, squares in zip(self._lengths, self._squares, strict=True)
@@ -332,9 +335,10 @@ class Shards:
         found: npt.NDArray[np.int64],
         members: Sequence[int],
     ) -> tuple[int, Sequence[int]]:
-        """Let joining ranks receive from rank `first` what each rank has, the source generation,
-        and the members between which it was cut. Return the latter two. Joining ranks that have
-        this generation from an earlier try need nothing else: the others may have continued."""
+        """Broadcast from rank `first` the source generation, the members among which the state was
+        cut and, if joining ranks lack this generation, the unsharded state and the job's position.
+        Return the generation and the members. A joining rank that has the generation from an
+        earlier attempt keeps what it received then, because the other ranks may have continued."""
         text, data = np.empty(0, np.uint8), np.empty(0, np.uint8)
         if comm.rank == first:
             lacking = _lacking(found, members, source)
@@ -367,8 +371,8 @@ class Shards:
         self._holdings, self._comm, self._is_new, self.is_stale = {}, None, True, True
 
     def arrived(self) -> tuple[PartialState, dict[str, Any]]:
-        """Return what this rank has received besides its ranges: the rest of the state, with copies
-        of all parameters, and the job's position."""
+        """Return what this rank has received in addition to its ranges: the unsharded state,
+        together with copies of all parameters, and the job's position."""
         state, where = self._arrived
         return PartialState({**state, **self._framework.parameters()}), where
 
@@ -379,8 +383,8 @@ class Shards:
     # ---- in any group ----
 
     def _choose(self, found: npt.NDArray[np.int64], members: Sequence[int]) -> int:
-        """Return the newest generation that all ranks except joining ones have, and of which no
-        range is lost. If there is none, return the newest that all have."""
+        """Return the newest generation that all ranks except joining ones have, and in which no
+        range is lost. If there is none, return the newest generation that all of them have."""
         old = found[found[:, _JOINING] == 0]
         newest, oldest = int(old[:, _NEWEST].min()), int(old[:, _OLDEST].max())
         for generation in range(newest, oldest - 1, -1):
@@ -400,10 +404,18 @@ class Shards:
         return False
 
     def _compare(self, comm: Comm) -> npt.NDArray[np.int64]:
-        """Return for each rank its newest generation, 1 if its parameters are old, the number of
-        losses, its oldest generation, 1 if it is joining, and 1 if it has no state after a loss.
-        Wait until all ranks have dropped a state that is lost. Raises StateLost on ranks that have
-        not."""
+        """Return a table with a row for each rank and the columns below.
+
+        _NEWEST   its newest generation
+        _STALE    1 if its parameters are stale
+        _LOSSES   the number of times that it has lost the state
+        _OLDEST   its oldest generation
+        _JOINING  1 if it is joining
+        _LOST     1 if it has no state after a loss
+
+        If the state is lost, raises StateLost on the ranks that have not dropped it yet, and on
+        joining ranks. The other ranks wait until all have dropped it.
+        """
         newest = max(self._holdings, default=-1 if self._is_new else 0)
         oldest = min(self._holdings, default=0)
         own = np.array(
@@ -570,7 +582,7 @@ def sharded_names(table: Table, piece: TensorPiece) -> list[str]:
 
 
 def exchange_tables(comm: Comm, own: Table) -> Table:
-    """Return the tables of all ranks, merged."""
+    """Return the merged tables of all ranks."""
     text = np.frombuffer(json.dumps(own).encode(), np.uint8)
     counts = np.empty(comm.size, np.int64)
     comm.allgather(np.array([text.size]), counts)

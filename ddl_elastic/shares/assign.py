@@ -68,7 +68,7 @@ def assign(
     The result takes at most 12.5 % longer than even shares, and less time than the best assignment
     without the slowest rank. Among these assignments it has the fewest parts of hosts, then the
     fewest parts of ranks, then the shortest step, then the fewest moved workers. A slow rank may
-    get none. Equal arguments give equal results. Raises ValueError.
+    get no workers. Equal arguments give equal results. Raises ValueError.
     """
     tree_size(workers)
     places = list(hosts) if hosts is not None else [""] * len(speeds)
@@ -101,7 +101,8 @@ def _in_order(hosts: list[str], previous: list[int | None]) -> list[list[int]]:
 
 
 def _shortest_time(workers: int, speeds: Sequence[float]) -> float:
-    """Return the minimum time of these ranks for all shares; infinite without ranks."""
+    """Return the minimum time in which these ranks compute all shares, or infinity without
+    ranks."""
     ends = [(1 / speed, 1, speed) for speed in speeds]  # the time of each rank's next share
     heapq.heapify(ends)
     time = 0.0 if ends else math.inf

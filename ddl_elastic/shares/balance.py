@@ -50,7 +50,8 @@ def assigned(workers: int, speeds: tuple[float, ...]) -> Assignment:
 
 
 class Balance:
-    """The balance of one job. Members are identified by their numbers."""
+    """The speeds of one job's members, from which shares are assigned, and the detection of slow
+    members. Members are identified by their numbers."""
 
     def __init__(self) -> None:
         self._speeds: dict[int, float] = {}  # current ones; empty means equal
@@ -71,7 +72,7 @@ class Balance:
 
     def is_uneven(self, now: float, step: int, seconds: Mapping[int, float], workers: int) -> bool:
         """Return True if the shares should be assigned again. `speeds` then returns the speeds for
-        that.
+        the new assignment.
 
         seconds  the seconds of a share for each of the members, in the order of ranks
         """

@@ -54,7 +54,8 @@ def parts_of(owned: Iterable[int], workers: int) -> list[tuple[int, int]]:
 
 
 def children(node: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the two nodes (first, number of workers) that a node of several workers adds."""
+    """Return the two nodes (first, number of workers) whose sum is this node. The node must have
+    several workers."""
     first, count = node
     half = tree_size(count) // 2
     return (first, half), (first + half, count - half)

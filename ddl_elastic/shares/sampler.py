@@ -36,13 +36,13 @@ class SampleShare:
 class Sampler:
     """The samples of every step of a job.
 
-    samples     the number in the data set; None for a stream
+    samples     the number of samples in the data set; None for a stream
     batch       samples of a step, of all logical workers together: a multiple of `workers`
     workers     the number of logical workers
     seed        the job's seed, -2**63 to 2**63 - 1
-    first_step  the step in which the first pass of the data set begins, or this part of a stream
+    first_step  the step in which the first pass of the data set, or this part of a stream, begins
     first_pass  the number of that pass
-    position    of a stream in that step
+    position    the position of a stream in the step `first_step`
 
     Raises ValueError for invalid numbers.
     """
@@ -107,7 +107,7 @@ class Sampler:
 
 @lru_cache(maxsize=4)
 def _block(sampler: Sampler, number: int) -> tuple[Numbers, Numbers]:
-    """Return the samples of many small shares at once. This takes as long as for one share."""
+    """Return the samples of many small shares at once, which takes no longer than for one share."""
     return sampler._span(number * _BLOCK, _BLOCK)
 
 

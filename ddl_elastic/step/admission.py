@@ -3,8 +3,8 @@
 
 Library versions, processors and thread counts change the rounding. Each rank therefore computes the
 share of logical worker 0 in step 0. Ranks whose results differ from the results of rank 0 leave the
-comm, and the others continue without them. They are not expelled: an expelled rank that then leaves
-counts in the vote of the others, who would need a majority.
+comm, and the others continue without them. The others do not expel these ranks. An expelled rank
+that then leaves still counts in the vote, so the others could continue only with a majority.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Admission(Step):
 
     @property
     def deaths(self) -> Recovery | None:
-        """The recovery without the refused members, or None if no other member died."""
+        """The recovery from the deaths of members that were not refused, or None if there were
+        none."""
         if not self.recovery or self.refused.issuperset(self.recovery.died):
             return None
         died = [each for each in self.recovery.died if each not in self.refused]
@@ -77,7 +78,8 @@ class Admission(Step):
         """Do nothing: before the first step each rank has the whole state."""
 
     def _go_on_without(self, refused: Mapping[int, str]) -> None:
-        """End the comm. Raises Aborted: the ranks that are not refused recover as after a death."""
+        """End the comm. Raises Aborted, after which the ranks that are not refused recover as they
+        do after a death."""
         comm = self._group.comm
         for why in refused.values() if comm.rank == 0 else ():
             _log.warning(why)

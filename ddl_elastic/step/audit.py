@@ -265,7 +265,8 @@ def describe_joined(
     table: Sequence[Evidence], joined: Collection[int], step: int, share: int
 ) -> tuple[str, Sequence[str]]:
     """Return a text about a member that has joined, and whose first share has other bits than an
-    older member's computation; and the names of the hidden state in which the two differ. Pure."""
+    older member's computation. Also return the names of the hidden state in which the two members
+    differ. Pure."""
     holders = [each for each in table if each.computed]
     new = next(each for each in holders if each.member in joined)
     old = next(each for each in holders if each.member not in joined)
@@ -341,7 +342,8 @@ class Audit:
         return plan(self.rate, self._seed, number, owners)
 
     def joined(self, members: Iterable[int], step: int) -> None:
-        """Record that members join before `step`. They computed nothing wrong in earlier steps."""
+        """Record that members join before `step`, and therefore cannot have computed wrongly in
+        earlier steps."""
         for member in members:
             self._trusted[member] = self._whole[member] = step
 
@@ -351,7 +353,7 @@ class Audit:
         return {"trusted": dict(evidence.trusted), "whole": dict(evidence.whole)}
 
     def learn(self, known: Mapping[str, Mapping[str, int]]) -> None:
-        """Replace this rank's audit history by the history of another rank."""
+        """Update this rank's audit history with the history of another rank."""
         self.start = known["trusted"].get("")
         for own, other in ((self._trusted, known["trusted"]), (self._whole, known["whole"])):
             own.update({int(member): step for member, step in other.items() if member})

@@ -33,7 +33,7 @@ ANSWER_MORE = 10.0  # seconds; a running coordinator answers within this time
 
 
 class Left(SystemExit):
-    """Error: this worker has left its job by a plan. Its program exits here with status 0."""
+    """Error: a plan has removed this worker from its job. Its program exits here with status 0."""
 
 
 class NotAdmitted(RuntimeError):
@@ -44,8 +44,9 @@ _asked = False  # this process has received SIGTERM
 
 
 def leave_when_asked() -> None:
-    """Handle SIGTERM so that this process leaves its job by a plan. A second SIGTERM kills the
-    process. Does nothing if the program has its own handler. Must be called in the main thread."""
+    """Install a handler for SIGTERM, so that the signal makes this worker request to leave its job
+    through a plan. A second SIGTERM kills the process. Does nothing if the program has its own
+    handler. Must be called in the main thread."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _ask)
 
@@ -235,7 +236,8 @@ class Membership:
 
     @property
     def ends_job(self) -> bool:
-        """True if the ranks have agreed on a plan by which the last member leaves."""
+        """True if the ranks have agreed on a plan without members, through which the last members
+        leave."""
         return self.is_agreed and self._plan is not None and not self._plan.members
 
     def switch(self, comm: Comm) -> MembershipPlan:
@@ -261,7 +263,8 @@ class Membership:
     # ---- a joining worker ----
 
     def wait(self) -> MembershipPlan:
-        """Wait for a plan whose comm is created. Raises NotAdmitted or JobOver."""
+        """Wait for a plan, and return it once its comm has been created. Raises NotAdmitted or
+        JobOver."""
         inbox = self.inbox
         with inbox.changed:
             inbox.changed.wait_for(

@@ -15,7 +15,7 @@ both. A difference is reported as hidden state of the program.
 In an audited step a rank first computes a share of another rank, and the vote compares the digests
 of both computations, and of the ranks' states, see audit.py. If the digests of a share differ,
 ranks compute the share again and repeat the vote until the wrong rank is known. The other ranks
-then continue as after its death.
+then continue as they do after a death.
 
 In the backward pass of a rank's last share, the sums of the first arrays start while the later
 arrays are computed. All ranks start the sums in the order of the arrays.
@@ -77,7 +77,8 @@ CHECK_EVERY = 64  # steps between two comparisons of the ranks' results
 
 
 class HandOverCancelled(Exception):
-    """Error: a rank has died while the ranges moved for a planned switch, which is cancelled."""
+    """Error: a rank has died while the ranges moved for a planned switch, so the switch is
+    cancelled."""
 
 
 class Phase(Enum):
@@ -177,7 +178,8 @@ def _owned(owners: tuple[int, ...], rank: int) -> frozenset[int]:
 
 @lru_cache(maxsize=4)
 def _order(owners: tuple[int, ...], ranks: int) -> Order:
-    """Return the same object for equal owners: libddl caches its plans by order object."""
+    """Return the order of these owners. Equal owners get the same object, because libddl caches its
+    plans by order object."""
     return Order(owners, ranks)
 
 
@@ -261,7 +263,7 @@ class Step:
             self.recovery.seconds = time.monotonic() - self._noticed
 
     def enter(self) -> None:
-        """Prepare this rank for the step, also after deaths, without computing anything."""
+        """Prepare this rank for the step, even after deaths, without computing anything."""
         while True:
             try:
                 self._prepare()
@@ -390,8 +392,9 @@ class Step:
         self._end_contest(*describe_difference(table, audit.step, what))
 
     def _end_contest(self, ranks: Sequence[int], finding: AuditFinding) -> None:
-        """Report the finding and expel the wrong ranks. Raises AuditError on them, and on all ranks
-        if the job cannot continue. Raises PeerLost on ranks that continue as after a death."""
+        """Report the finding and expel the ranks that computed wrongly. Raises AuditError on those
+        ranks, and on all ranks if the job cannot continue. Raises PeerLost on the remaining ranks,
+        which then continue as they do after a rank's death."""
         comm, audit = self._group.comm, self._audit
         assert audit
         audit.found(finding)
@@ -430,7 +433,8 @@ class Step:
         self.phase = Phase.VOTE
 
     def _prepare(self) -> None:
-        """Move the ranges of a sharded state to this rank that the next sums need."""
+        """Move the ranges of a sharded state to their holders, because the next sums need them
+        there."""
         if self._shards and self.phase is not Phase.VOTE:
             self._shards.prepare(self._group.comm, self._group.members)
 

@@ -126,7 +126,7 @@ def send_piece(comm: Comm, rank: int, piece: Bytes, found: Digests) -> None:
 
 
 def digests(piece: Bytes, lengths: Iterable[int]) -> Digests:
-    """Return the digests of the tensor parts of these lengths in a piece."""
+    """Return the digests of the tensor parts in a piece. `lengths` are the lengths of the parts."""
     cuts = [0, *accumulate(lengths)]
     return np.array([zlib.crc32(piece[begin:end].data) for begin, end in pairwise(cuts)], np.uint32)
 

@@ -288,7 +288,8 @@ def read_state(storage: Storage, manifest: Manifest) -> State:
 
 
 def _join(parts: Mapping[int, bytes]) -> Bytes:
-    """Return the parts of a tensor, which are given by their positions, as one array."""
+    """Join the parts of a tensor into one array. `parts` maps the position of each part to its
+    bytes."""
     return np.frombuffer(b"".join(part for _, part in sorted(parts.items())), np.uint8)
 
 

@@ -54,7 +54,8 @@ class ObjectStorage:
             raise ImportError(f"checkpoint is {url}, {NEEDED}: {error}") from error
 
     def _open(self) -> tuple[Any, str]:
-        """Return the store and the path in it. The store has a thread, so each process opens it."""
+        """Return the store and the path in it. The store has a thread, which does not survive a
+        fork, so each process opens its own store."""
         if self._opened is None:
             import fsspec
 
@@ -105,9 +106,9 @@ class ObjectStorage:
 
 
 def _separate_generators() -> None:
-    """Give the stores' libraries their own random generator. They draw from Python's generator when
-    they repeat a request, in parallel with samples that have seeded it. So the bits of a job would
-    depend on the load of the store."""
+    """Give the stores' libraries their own random generator. Otherwise they would draw from
+    Python's generator whenever they repeat a request, in parallel with samples that have seeded it,
+    and the bits of a job would depend on the load of the store."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _LIBRARIES and isinstance(module, ModuleType):
             _replace(module)

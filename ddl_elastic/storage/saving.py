@@ -12,7 +12,7 @@ is 4 s while a rank writes its part, 4 s + 1 when rank 0 waits for the parts of 
 the same step. No rank can therefore remove files that another rank has just written.
 
 Only one thread runs at a time, and only it uses the storage. The caller reads `word`, `error` and
-`saved`. `_lock` orders the writes to `word` by the thread that ends and by a caller that skips.
+`saved`. `_lock` orders the writes to `word` by a thread that ends and by a caller of `skip`.
 """
 
 from __future__ import annotations
@@ -249,8 +249,9 @@ def newest(
     storage: Storage, constants: Mapping[str, Any], damaged: list[DamagedCheckpoint] | None = None
 ) -> tuple[Manifest, State] | None:
     """Return the newest intact checkpoint with its state, or None. Append the defects of newer ones
-    to `damaged`. Raises ValueError if a job with other constants wrote it, and OSError if a
-    checkpoint may be intact but cannot be read now, because other ranks may have read it."""
+    to `damaged`. Raises ValueError if a job with other constants wrote it. Raises OSError if a
+    checkpoint cannot be read now but may be intact: an older one must not replace it, because other
+    ranks may have read it."""
     for name in checkpoint.manifests(storage):
         try:
             manifest = checkpoint.read_manifest(storage, name)

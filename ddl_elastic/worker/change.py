@@ -140,7 +140,8 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
 
 
 def _wait_for_plan(job: SwitchingLoop) -> MembershipPlan:
-    """Return a plan by which this rank joins, whose comm is created. Raises AdmissionError."""
+    """Wait for a plan that admits this rank, and return it once its comm has been created. Raises
+    AdmissionError if the rank is not admitted."""
     group, membership = job.group, job.group.membership
     assert membership
     try:
@@ -173,7 +174,7 @@ def _join_group(job: SwitchingLoop, plan: MembershipPlan) -> int | None:
 
 def _approach(job: SwitchingLoop) -> Arrival:
     """Receive the other ranks' position over the comm of a plan. The others vote for the plan when
-    this rank's program has reached it, see `enter`."""
+    this rank's program has reached that position, see `enter`."""
     membership = job.group.membership
     assert membership
     while True:
@@ -187,8 +188,8 @@ def _approach(job: SwitchingLoop) -> Arrival:
 
 
 def enter(job: SwitchingLoop, plan: MembershipPlan) -> Arrival:
-    """Join the others in a sharded job. If they have cancelled the plan, wait for another one and
-    return their position then."""
+    """Join the others in a sharded job. If they have cancelled the plan, wait for another one, and
+    return the position that the others have then."""
     shards, membership = job.group.shards, job.group.membership
     assert shards and membership and plan.comm
     try:

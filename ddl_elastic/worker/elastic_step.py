@@ -140,9 +140,10 @@ class ElasticStep:
                 loop.reporter.computed(time.monotonic() - began)
 
     def _reference(self) -> Iterator[Any]:
-        """Yield the reference batch for the admission twice. Both shares have the same bits unless
-        the program keeps state from the first computation. It is a batch of step 0, also after a
-        resume: a worker that joins later computes it with the random numbers of that step."""
+        """Yield the reference batch for the admission check twice, as logical worker 0's share.
+        Both results have the same bits unless the program keeps state from the first computation.
+        The batch is always one of step 0, even after a resume, because workers that join later
+        compute it with that step's random numbers."""
         loop = self._loop
         number, self.number = self.number, 0
         yield from self._share(0, partial(self._loader.read, 0))
@@ -159,7 +160,7 @@ class ElasticStep:
 
     def _digest_state(self) -> ShareDigest:
         """Return the digest of the state before the step. It excludes the state that the program
-        saves with also=, which a mistake in the program may make wrong on one rank."""
+        saves with also=, which a mistake in the program may corrupt on one rank."""
         loop, framework = self._loop, self._loop.framework
         framework.seed(share_seed(loop.seed, self.number, loop.logical))
         framework.begin(0)  # the buffers are as they were
@@ -192,8 +193,8 @@ class ElasticStep:
             self._loader.seek(self.number)
 
     def _share(self, worker: int, read: Callable[[int], Any]) -> Iterator[Any]:
-        """Yield the batch of a worker's share, which `read` returns. Raises RuntimeError if it was
-        not computed."""
+        """Yield the batch of a worker's share, which `read` returns. Raises RuntimeError if the
+        program did not compute the share."""
         loop, framework = self._loop, self._loop.framework
         recorder = loop.recorder if self._step else None
         if recorder:

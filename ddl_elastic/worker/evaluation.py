@@ -61,10 +61,11 @@ class EvaluationPlan:
 
 
 class EvaluationHistory:
-    """The tables of past evaluations that a joining worker's program will request, too.
+    """The tables of past evaluations, kept for joining workers whose programs reach the same
+    evaluations later.
 
-    That program executes the first step of the first call of `steps` and skips all other steps that
-    it has missed. It also executes the code after that step and between the calls.
+    Such a program executes the first step of the first call of `steps` and skips all other steps
+    that it has missed. It also executes the code after that step and between the calls.
 
     is_open  True while the program executes such code
     """

@@ -80,7 +80,8 @@ def _even_owners(ranks: int, workers: int) -> Sequence[int]:
 
 
 def even_owners(_step: int, ranks: int, workers: int) -> Sequence[int]:
-    """Return the same contiguous ranges in each step, as `assign` makes them for equal speeds."""
+    """Return owners that are the same in each step: the contiguous ranges that `assign` makes for
+    equal speeds."""
     return _even_owners(ranks, workers)
 
 
@@ -91,7 +92,7 @@ class Loop:
     batch     samples of a step, of all logical workers together
     logical   number of logical workers; further ranks have no work
     seed      the seed of the samples' order and of all generators
-    owners    returns the ranks of the workers in each step; evaluations count as steps
+    owners    returns the owner of each logical worker in a step; evaluations count as steps
     members   member numbers by rank, which stay the same when others die; None means the ranks
     membership  lets other workers join and this rank leave; None means a fixed group
     watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0 means no limit
@@ -204,7 +205,7 @@ class Loop:
     def _start(
         self, source: _Source, number: int, make_step: MakeStep, frame: FrameType
     ) -> Iterator[Any]:
-        """Begin a call of `steps` with this number of steps. `frame` is the program's."""
+        """Begin a call of `steps` with `number` steps. `frame` is the program's stack frame."""
         data, sampler, collate = source.data, source.sampler, source.collate
         if not self._numbers:  # this is the first call
             counts = {"len(data)": sampler.samples, "steps": number}
@@ -435,7 +436,8 @@ class Loop:
 
     @property
     def is_writer(self) -> bool:
-        """True on the rank that writes files and messages. If that rank dies, another one does."""
+        """True on the rank that writes files and messages. If that rank dies, another rank replaces
+        it."""
         is_first = self.group.comm.rank == 0 and not self.group.writer_is_done
         return is_first and not self.is_new and not self._arrival and not self._passes_by
 
@@ -503,8 +505,9 @@ class Loop:
             self._writers.boundary(0, is_behind=False)
 
     def load_resumed(self, stop: int) -> None:
-        """Load the checkpoint after the admission, which compares the initial states. If it was
-        written after the current call, which ends before step `stop`, pass by this step first."""
+        """Load the checkpoint after the admission, which compares the initial states. If the
+        checkpoint was written at the end of the current call (before step `stop`) or later, skip
+        the current step first."""
         if self._resumed is None:
             return
         self._passes_by = self._next >= stop
@@ -513,7 +516,7 @@ class Loop:
             self._resumed = None
 
     def _undo(self) -> None:
-        """Undo the effect of a step that a resumed program passes by."""
+        """Undo the effect of a step that a resumed program skips."""
         if self._passes_by:
             assert self._resumed is not None
             self.framework.load(self._resumed)
@@ -552,8 +555,8 @@ class Loop:
         return step.deaths
 
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
-        """Return the sum or average of compute(worker) over all logical workers, in the given
-        arrays. It is called between training steps."""
+        """Compute the sum or average of compute(worker) over all logical workers, between two
+        training steps. Return the arrays `empty`, which then hold the result."""
         step = self.new_step(PlainArrays(empty, op), f"an evaluation before step {self._next}")
         self._complete(step, compute)
         self.reporter.recovered(step.recovery, max(0, self._next - 1))
@@ -571,8 +574,9 @@ class Loop:
         return bool(found[0])
 
     def _end(self) -> None:
-        """End a call of `steps`. If rank 0 left the comm before the last vote without having died,
-        its program failed after a step. It then does not count as a writer that has finished."""
+        """End a call of `steps`. If rank 0 leaves the comm before the last vote without having
+        died, its program has failed after a step. Rank 0 then does not count as a writer that has
+        finished."""
         self._finish()
         if self._writers:
             self._writers.save_last(self._next)
@@ -617,8 +621,9 @@ class Loop:
 
     def follow_plan(self) -> None:
         """Switch to the planned group if the ranks have agreed, and send the state if it is due.
-        A step calls this when it begins, because there the program of a joining rank begins: its
-        own operations between two steps come after that step."""
+        Each step calls this when it begins, because the program of a joining rank also starts at
+        the beginning of a step. The operations that this program runs between two steps come
+        later."""
         if not self._arrival:
             change.follow_plan(self)
             change.send_state(self)

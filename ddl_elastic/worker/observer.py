@@ -42,7 +42,7 @@ class InPerson(Exception):
 
 @dataclass
 class Kept:
-    """The arrays of one result as a protocol.Summed."""
+    """One result of an observed step, as a protocol.Summed."""
 
     arrays: Share
     own_ops: Sequence[str]

@@ -2,7 +2,7 @@
 """The returns to a checkpoint: after an audit has found that committed steps may be wrong, or after
 the state of a sharded job was lost.
 
-The worker that computes wrongly has been expelled before. All states before the first step in
+The worker that computes wrongly has already been expelled. All states before the first step in
 which it may have been wrong are correct, and so are their checkpoints. A job with audits writes a
 checkpoint of its initial state, so that a correct one always exists.
 """
@@ -46,9 +46,9 @@ def settle(
     wait: Callable[[], object],
     agree: Agree,
 ) -> tuple[Return | None, str]:
-    """Decide how the job continues. Return a pair: the step to which the job returns, as a
-    `Return`, or None to continue; and a line for the log. All ranks call it after the same step and
-    get the same result. Raises AuditError if the job stops.
+    """Decide how the job continues after an audit. Return the checkpoint to which it returns, or
+    None if it continues, and a line for the log. All ranks call this after the same step and get
+    the same result. Raises AuditError if the job stops.
 
     following  the next step
     begin      the first step of the current call of Loop.steps; the program cannot return to an
@@ -80,7 +80,8 @@ def settle(
 
 
 def choose(storage: Storage | None, first: int, start: int | None, agree: Agree) -> int:
-    """Return the result of `newest_before` for the rank that has logical worker 0, on all ranks."""
+    """Run `newest_before` on the rank that has logical worker 0, and return its result on all
+    ranks."""
 
     def compute(worker: int) -> list[Array]:
         found = newest_before(storage, first, start) if worker == 0 and storage else NONE
@@ -105,8 +106,9 @@ def find_after_loss(
     wait: Callable[[], object],
     agree: Agree,
 ) -> Return:
-    """Return the newest checkpoint, after the state was lost. All ranks call it, and have dropped
-    the state. Raises StateLost if there is no checkpoint. For the arguments see `settle`."""
+    """Return the newest checkpoint of this call of job.steps. All ranks call this after the state
+    was lost and they have dropped it. Raises StateLost if there is no such checkpoint. For the
+    arguments, see `settle`."""
     if saver:
         wait()
         target = choose(saver.storage, following + 1, None, agree)
@@ -120,7 +122,7 @@ def newest_before(storage: Storage, first: int, start: int | None) -> int:
     Remove newer checkpoints, because parts of them may be wrong.
 
     first  the first step in which a worker may have been wrong
-    start  the step in which the job began; from a checkpoint if it is not 0
+    start  the step in which the job began; if it is not 0, the job resumed from a checkpoint
     """
     for name in checkpoint.manifests(storage):
         steps = checkpoint.steps_of(name)

@@ -66,8 +66,8 @@ class RoundsLoop(Loop):
 
 @dataclass(frozen=True)
 class LocalShares(Collection[int]):
-    """The numbers of these workers' local steps in a round. A worker's first number is worker *
-    steps."""
+    """The numbers of the local steps that these workers take in a round. Worker w takes the numbers
+    from w * steps to w * steps + steps - 1."""
 
     workers: frozenset[int]
     steps: int

@@ -15,8 +15,8 @@ _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$", re.DOTA
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell's request for completions, and exit. Otherwise return without importing
-    argcomplete."""
+    """Answer a shell's request for completions, and exit. If there is no such request, return
+    without importing argcomplete."""
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 

@@ -25,7 +25,7 @@ def find_version(package: str) -> str | None:
 
 def find_frameworks(program: Path) -> list[str]:
     """Return the frameworks that a Python program imports, by itself or through an adapter such as
-    `ddl.torch`. Return none if the file is not valid Python."""
+    `ddl.torch`. Return an empty list if the file cannot be read or is not valid Python."""
     try:
         tree = ast.parse(program.read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -72,8 +72,9 @@ def picture(path: Path, heights: Sequence[float], width: float = WIDTH) -> Itera
 
     heights  inches of each panel
 
-    Lines with a label get it at their end, in their color, unless the axes have a legend. An SVG
-    has both modes. Raises OSError, and ValueError for an unknown kind of file.
+    The label of a line is written at its end, in its color, unless the axes have a legend. An SVG
+    contains the colors for light and for dark pages. Raises OSError, and ValueError for an unknown
+    kind of file.
     """
     from cycler import cycler
     from matplotlib import rc_context
@@ -134,7 +135,8 @@ def in_both_modes(svg: str) -> str:
 
 
 def _label_lines(axes: Any) -> None:
-    """Write the label of each line to the right of the axes, as near to its end as others allow."""
+    """Write the label of each line to the right of the axes, as close to the line's end as the
+    other labels allow."""
     lines = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
     if not lines or axes.get_legend():
         return
@@ -156,8 +158,8 @@ def _label_lines(axes: Any) -> None:
 
 
 def _spread(wanted: list[float], heights: list[float], top: float) -> list[float]:
-    """Return the middles of boxes of these heights, which do not overlap, near those `wanted`, and
-    all below `top`. `wanted` is sorted."""
+    """Return the centers of boxes with these heights, as close as possible to the sorted positions
+    `wanted`, such that no two boxes overlap and all are below `top`."""
     up, down = wanted[:], wanted[:]
     gaps = [(one + other) / 2 for one, other in itertools.pairwise(heights)]
     for n, gap in enumerate(gaps):

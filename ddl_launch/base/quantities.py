@@ -77,7 +77,7 @@ def show_rate(rate: float) -> str:
 
 
 def _show(number: float, step: int, digits: str, *units: str) -> str:
-    """Format a number in the largest unit that fits; each is `step` of the one before."""
+    """Format a number in the largest unit that fits. Each unit is `step` times the previous one."""
     power = 0
     while number >= step and power < len(units) - 1:
         number, power = number / step, power + 1

@@ -261,7 +261,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_installed(to: object, group: str) -> None:
-    """Add the parts of other installed packages in this group, see docs/launching.md."""
+    """Add the commands of other installed packages to `to`. These packages have entry points in
+    this group, see docs/launching.md."""
     for entry in entry_points(group=group):
         try:
             entry.load()(to)

@@ -24,7 +24,8 @@ class Level:
 
 @dataclass(frozen=True)
 class Cores:
-    """The core time for messages over wires, on both ends together, and the number of cores."""
+    """The core time that a message over wires costs, sender and receiver together, and the number
+    of cores."""
 
     message: float = 0.0  # seconds for each message
     byte: float = 0.0  # seconds for each byte

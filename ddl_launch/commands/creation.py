@@ -101,8 +101,8 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> MembershipCost:
 def count_neighbours(size: int, local: int = 1) -> int:
     """Return the number of ranks 1, 2, 4, 8 ... places away in the ring, on both sides.
 
-    If each host has `local` consecutive ranks, count only the ranks on other hosts, for the last
-    rank of a host.
+    If each host has `local` consecutive ranks, count only the ranks on other hosts, as seen from
+    the last rank of a host.
     """
     apart = [1 << k for k in range(ceil(log2(size)))] if size > 1 else []
     return len({*apart, *(size - each for each in apart if each >= local)})

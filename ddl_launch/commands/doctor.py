@@ -72,8 +72,8 @@ def _job() -> tuple[int, int]:
 
 
 def _ranks_here(size: int) -> int:
-    """Return the number of ranks on this machine: ddlrun's, else all of the job, else one for each
-    core."""
+    """Return the number of ranks on this machine: the number that ddlrun has set, else the size of
+    the job, else the number of usable cores."""
     local = os.environ.get("DDL_LOCAL_SIZE", "")
     if local.isdecimal() and int(local):
         return int(local)
@@ -112,7 +112,7 @@ def as_text(found: Sequence[Finding]) -> str:
 
 
 def as_json(found: Sequence[Finding]) -> str:
-    """Return JSON for programs."""
+    """Return the findings as JSON for programs."""
     healthy = all(f.level != "wrong" for f in found)
     told = {"host": socket.gethostname(), "healthy": healthy}
     return json.dumps({**told, "findings": [asdict(f) for f in found]}, indent=1)

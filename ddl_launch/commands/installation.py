@@ -78,7 +78,7 @@ def interfaces(address: bytes) -> list[Interface]:
 
 
 def libcrypto() -> Iterator[Finding]:
-    """Check that libcrypto, which proves a job's secret, can be used."""
+    """Check that libcrypto can be used, with which ranks prove that they know the job's secret."""
     try:
         with Endpoint(secret="doctor", host="127.0.0.1", ports="", sockets=1, encrypt=False):
             used = _mapped("libcrypto.so")
@@ -94,7 +94,7 @@ def libcrypto() -> Iterator[Finding]:
 
 
 def ucx() -> Iterator[Finding]:
-    """Report UCX and the RDMA devices, for which it must be requested."""
+    """Report UCX and the RDMA devices. libddl uses UCX only if DDL_LINKS requests it."""
     folder = Path("/sys/class/infiniband")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     devices = f"RDMA devices: {', '.join(names) or 'none'}"
@@ -221,7 +221,8 @@ def _native(adapter: str, folder: str) -> Finding:
 
 
 def _is_built(adapter: str) -> bool:
-    """Return True if the cache has the part of these very sources, and not only older ones."""
+    """Return True if the cache contains the adapter's native part, built from exactly these
+    sources."""
     return re.search(r"  built$", _info(adapter), re.MULTILINE) is not None
 
 
@@ -231,7 +232,8 @@ def _info(adapter: str) -> str:
 
 
 def _prebuilt(adapter: str, folder: str) -> str:
-    """Return the name of the part that the wheel has for the installed framework and Python."""
+    """Return the name of the native part that the adapter's wheel has for the installed framework
+    and Python, or "" if it has none."""
     spec, framework = importlib.util.find_spec(adapter), importlib.util.find_spec(folder)
     if not (spec and spec.submodule_search_locations and framework and framework.origin):
         return ""

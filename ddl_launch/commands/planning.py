@@ -131,7 +131,8 @@ def as_table(cluster: Cluster, operation: str, found: Sequence[PlanEstimate]) ->
 
 
 def as_json(cluster: Cluster, operation: str, found: Sequence[PlanEstimate]) -> str:
-    """Return JSON for programs: seconds and bytes; null for plans that were not simulated."""
+    """Return the estimates as JSON for programs, in seconds and bytes. Values of plans that were
+    not simulated are null."""
     names = level_names(cluster)
     skip = 0 if cluster.shared else 1
     items = [

@@ -25,7 +25,8 @@ BUSY_MAX = 200_000  # the most intervals in a picture
 
 @dataclass(frozen=True)
 class Point:
-    """A training step on some of the hosts, with the chosen plan and with a flat ring."""
+    """The predictions of a training step on some of the hosts, with the chosen plan and with a flat
+    ring."""
 
     hosts: int
     ranks: int

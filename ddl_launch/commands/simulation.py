@@ -114,8 +114,8 @@ def simulate(
     spans_max: int = SPANS_MAX,
 ) -> Prediction:
     """Simulate `operation` on f32 buffers of `nbytes` (all blocks together), with the named plan or
-    libddl's choice. Hosts send each other the wire format `wire` if libddl packs such a buffer.
-    Raises SimulationError if that is impossible."""
+    libddl's choice. Hosts send each other data in the wire format `wire` if libddl packs such a
+    buffer. Raises SimulationError if the operation cannot be simulated."""
     levels = [*cluster.levels, *[None] * (4 - len(cluster.levels))]
     bandwidth = [level.bandwidth if level else 1.0 for level in levels]
     latency = [level.latency if level else 0.0 for level in levels]

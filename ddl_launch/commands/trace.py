@@ -167,7 +167,8 @@ def summary(records: Sequence[Record], size: int | None = None) -> str:
     """Return a text that lists, for each comm, the last operation of each rank, the ranks that were
     waited for, and the slowest operations.
 
-    size   the size of the comms; None: unknown, so the last ranks may be missing without notice
+    size   the size of the comms. None means unknown: missing records of the last ranks are then
+           not noticed
     """
     by_comm: dict[str, list[Record]] = {}
     for record in records:
@@ -247,8 +248,8 @@ def late_starts(records: Sequence[Record]) -> dict[int, tuple[int, float]]:
 
 
 def missing(records: Sequence[Record], size: int | None) -> list[int]:
-    """Return the ranks of one comm without a record. size: the comm's number of ranks; None: up to
-    the highest rank with a record."""
+    """Return the ranks of one comm without a record. `size` is the number of ranks in the comm;
+    None means up to the highest rank with a record."""
     here = {r.rank for r in records}
     return [
         rank for rank in range(max(size or 0, *(rank + 1 for rank in here), 0)) if rank not in here

@@ -19,8 +19,11 @@ from ddl_launch.hosts.layout import Host, read_hostfile
 
 @dataclass(frozen=True)
 class Allocation:
-    """An allocation of hosts by a scheduler: "slurm", "lsf", "pbs" or "k8s". job: its number or
-    name."""
+    """The hosts that a batch scheduler has allocated to a job.
+
+    scheduler  "slurm", "lsf", "pbs" or "k8s"
+    job        the job's number or name
+    """
 
     scheduler: str
     job: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launchers for other hosts, mpirun of each MPI and srun, and their arguments.
 
-ddlrun chooses the host of each rank, and passes this to each launcher in the launcher's form. No
+ddlrun chooses the host of each rank, and describes this choice in the launcher's own format. No
 launcher binds ranks to cores: ddlrun does that on the host, where the cores are known.
 """
 
@@ -25,7 +25,12 @@ _VERSION = 20.0  # seconds for `--version`
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher. kind: a key of _TITLES; program: its path; version: such as (5, 0, 11)."""
+    """A program that starts ranks on other hosts.
+
+    kind     a key of _TITLES
+    program  its path
+    version  a tuple such as (5, 0, 11)
+    """
 
     kind: str
     program: str
@@ -129,7 +134,8 @@ def _with_folder_in_path(program: str) -> dict[str, str]:
 
 
 def start(order: LaunchRequest) -> Start:
-    """Return how the request's launcher starts its ranks."""
+    """Return the command, files and variables with which the request's launcher starts the
+    ranks."""
     make = {"openmpi": _open_mpi, "mpich": _mpich, "intelmpi": _intel_mpi, "srun": _srun}
     return make[order.launcher.kind](order)
 

@@ -97,8 +97,8 @@ class Stream:
         self._pass_raw(len(self._unfinished))
 
     def _pass_raw(self, end: int) -> None:
-        """Forward the first `end` unfinished bytes. They are complete lines, so that no other
-        rank's output splits them."""
+        """Forward the first `end` bytes that have not been forwarded yet. Usually they are complete
+        lines, so that the output of other ranks does not split a line."""
         data, self._unfinished = self._unfinished[:end], self._unfinished[end:]
         self._console.put(self.sink, data)
 

@@ -12,7 +12,7 @@ class Failure:
     """The end of a rank: an exit code, the number of a signal, or a description in `lost`.
 
     said   the last line of the exception that ended it, if known
-    name   its name in messages, if not rank, host and process
+    name   the name of the rank in messages; "" means its number, host and process
     """
 
     rank: int
@@ -45,5 +45,5 @@ class Failure:
 
     @property
     def exit_code(self) -> int:
-        """The exit code in a shell's notation."""
+        """The exit code as a shell reports it: 128 + N after signal N."""
         return 128 + self.code if self.by_signal else self.code

@@ -26,8 +26,8 @@ _TAIL_BYTES = 16 * 1024
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """The description of a run: `command` runs once for each of `environments`, which are the
-    ranks.
+    """The description of a run: `command` runs once for each rank, with the environment that
+    `environments` has for the rank.
 
     cores        the cores of each rank
     prefix       begin each line of output with its rank

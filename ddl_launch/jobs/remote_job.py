@@ -477,8 +477,8 @@ class RemoteJob(Supervisor):
     # ---- input ----
 
     def _feed_input(self) -> None:
-        """Pass our input to rank 0. A thread copies it into a pipe, since not every file can be
-        polled."""
+        """Pass ddlrun's input to rank 0. A thread copies the input into a pipe, since not every
+        file can be polled."""
         if not has_input():
             return
         ours, theirs = os.pipe()
@@ -601,7 +601,7 @@ class RemoteJob(Supervisor):
 
 
 def _allow_files(number: int) -> None:
-    """Let this process open that many files, if the system allows it."""
+    """Let this process open `number` files, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -620,7 +620,8 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _own_addresses(hosts: list[str]) -> list[str]:
-    """Return our addresses as seen from the hosts: the kernel's source address for each."""
+    """Return the addresses at which the hosts can reach this machine: the source addresses that the
+    kernel uses for connections to them."""
     found: dict[str, None] = {}
     for host in hosts:
         try:

@@ -27,12 +27,15 @@ _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: .*)?$")
 
 @dataclass
 class RankState:
-    """The information about one rank.
+    """What is known about one rank.
 
-    end its exit code or signal; None while it runs at when its end was noticed, in seconds raised
-    the exception that it reported, at `raised_at`; "" for none tail its last lines of output waits
-    True if it waits in the job's rendezvous joinings the number of times that it has begun a
-    rendezvous joined the number of times that it has completed a rendezvous
+    end       its exit code or signal; None while it runs
+    at        the time when its end was noticed, in seconds
+    raised    the exception that it reported at `raised_at`; "" if none
+    tail      its last lines of output
+    waits     True if it waits in the job's rendezvous
+    joinings  the number of rendezvous that it has begun
+    joined    the number of rendezvous that it has completed
     """
 
     end: Failure | None = None
@@ -57,7 +60,7 @@ class RankState:
 
     @property
     def failed_at(self) -> float:
-        """The time that counts when failures are put in order, in seconds."""
+        """The time by which failures are ordered, in seconds."""
         if self.raised:
             return min(self.raised_at, self.at)
         certain = self.end is not None and (self.end.by_signal or self.end.lost)
@@ -65,8 +68,8 @@ class RankState:
 
 
 def find(ranks: Mapping[int, RankState]) -> tuple[int, bool]:
-    """Return the rank that is the root cause; at least one rank has failed. Also return True if a
-    blamed rank is still running, since its end may change the answer."""
+    """Return the rank that is the root cause. Also return True if a blamed rank is still running,
+    since its end may change the answer. At least one rank must have failed."""
     failed = [rank for rank, state in ranks.items() if state.failed]
     blamed_by: dict[int, list[int]] = {}
     for rank in failed:
@@ -91,8 +94,8 @@ def find(ranks: Mapping[int, RankState]) -> tuple[int, bool]:
 def find_absent(ranks: Mapping[int, RankState]) -> Failure | None:
     """Return a rank that ended without an error while other ranks wait in a rendezvous for it.
 
-    No rank waits in a rendezvous that some rank has completed. The other ranks' reports of this may
-    be lost if many are sent at once.
+    A rank counts as waiting only if no other rank has completed the same rendezvous. Otherwise it
+    has completed the rendezvous as well, and its report may have been lost among many others.
     """
     joined = max((state.joined for state in ranks.values()), default=0)
     waiting = [
@@ -114,7 +117,7 @@ def find_absent(ranks: Mapping[int, RankState]) -> Failure | None:
 
 
 def describe(rank: int, ranks: Mapping[int, RankState], name: str) -> Failure:
-    """Return the failure of the root cause `rank`. Messages call it `name`."""
+    """Return the failure of the root cause `rank`. `name` is the rank's name in messages."""
     state = ranks[rank]
     if state.end is not None and state.end.failed:
         return replace(state.end, said=_last_line(state))

@@ -150,7 +150,7 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _clean_up(self) -> None:
-        """Leave no process of a failed job, and no zombie."""
+        """Make sure that no process of a failed job and no zombie remains."""
 
     # ---- one turn of the loop ----
 
@@ -362,7 +362,7 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _reader_has_gone(self, sink: Any) -> None:
-        """Handle the end of the reader of our stdout or stderr."""
+        """Handle that no process reads ddlrun's stdout or stderr (`sink`) any more."""
 
 
 def output_files(folder: Path, rank: int) -> tuple[IO[bytes], IO[bytes]]:

@@ -33,8 +33,8 @@ class LabError(CommandError):
 
 @dataclass(frozen=True)
 class LabHost:
-    """A host of a laboratory: its name, the address of each interface, and its process 1 as seen
-    from outside."""
+    """A host of a laboratory: its name, the address of each interface, and the id that its process
+    1 has outside the laboratory."""
 
     name: str
     addresses: list[str]
@@ -94,7 +94,7 @@ class Lab:
             self._start([str(self._folder), str(hosts), str(nics), rate or "", life], lock)
 
     def _lock(self) -> IO[bytes]:
-        """Lock the name. The daemon inherits the lock, and holds it until all is removed."""
+        """Lock the name. The daemon inherits the lock, and holds it until all hosts are removed."""
         path = self._folder.with_suffix(".lock")
         _ROOT.mkdir(parents=True, exist_ok=True)
         while True:
@@ -156,7 +156,8 @@ class Lab:
 
     def at(self, host: str, *command: str | Path) -> list[str]:
         """Return the command line that runs `command` on a host, in the caller's folder and
-        environment. It ends with the command's exit code. If it is killed, the command ends."""
+        environment. Its exit code is the command's. If its process is killed, the command is
+        ended."""
         reach = [sys.executable, "-I", "-S", str(_HERE / "reach.py"), str(self._folder / "socket")]
         return [*reach, "exec", host, *map(str, command)]
 

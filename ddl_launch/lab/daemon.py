@@ -3,8 +3,8 @@
 
     python -m ddl_launch.lab.daemon FOLDER HOSTS NICS RATE LIFE
 
-It prints "ready" on stdout, or an error. With LIFE "tied" it ends with its stdin, with "free" by a
-request.
+It prints "ready" or an error on stdout. With LIFE "tied" it exits when its stdin is closed, with
+"free" when a client requests it.
 
 Design notes. Hosts cannot reach each other's namespaces, but all of them see the daemon's socket, a
 path in FOLDER. A request is one JSON object after its length, with the descriptors of stdin, stdout

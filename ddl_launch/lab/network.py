@@ -84,7 +84,7 @@ class Network:
         self._wire()
 
     def init(self, name: str) -> int:
-        """Return the process 1 of a host."""
+        """Return the process id of a host's process 1, as seen from outside the host."""
         return self._inits[name]
 
     def temporary(self, name: str) -> Path:

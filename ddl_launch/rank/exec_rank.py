@@ -3,7 +3,7 @@
 by SIGKILL.
 
 A script: exec_rank.py LAUNCHER_PID CORES PROGRAM ARGS... It imports no module of the project.
-CORES, such as "0-3,8", are the cores to bind to; "" keeps the present ones.
+CORES, such as "0-3,8", are the cores to bind to; "" keeps the current cores.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _TCP_INFO = struct.Struct("@2x2B20xI24x2I")
 
 @dataclass(frozen=True)
 class RankHello:
-    """The first message of a rank. `nonce` is for the proof of the answer."""
+    """The first message of a rank. ddlrun's answer contains a proof for `nonce`."""
 
     rank: int
     host: str

@@ -126,7 +126,8 @@ def _variables(identity: _Identity) -> dict[str, str]:
 
 
 def _cores(identity: _Identity, nodes: list[list[int]]) -> tuple[list[int], str]:
-    """Return the cores of this rank, and the reason if it cannot get the wanted ones."""
+    """Return the cores of this rank, and the reason if it cannot get the requested ones, else
+    ""."""
     binding = os.environ.get("DDL_BIND", "numa")
     if binding in placement.BINDINGS:
         return placement.share(nodes, identity.local_rank, identity.local_size, binding), ""

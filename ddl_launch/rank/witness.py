@@ -57,7 +57,7 @@ class _Endpoint:
 
     @property
     def report(self) -> bytes:
-        """The report of its end: its id, and the data of its CONTINUES records."""
+        """The report of the endpoint's end: its id, and the data of its CONTINUES records."""
         return (self.id or b"") + b"".join(self.continued.values())
 
     def take(self, data: bytes) -> bool:
