@@ -64,8 +64,8 @@ static ddl_status sharing_compare(const ddl_comm *comm, const settings *own, con
         return DDL_OK;
     return ddl__fail(
         DDL_EINVAL,
-        "%s uses shared memory, but %s does not: give both the same DDL_LINKS and the same "
-        "links of the comm, and read their warnings",
+        "%s uses shared memory, but %s does not: set the same DDL_LINKS and the same `links` in "
+        "the comm's config on both, and check the warnings that they have logged",
         own->shares ? self : name, own->shares ? name : self);
 }
 

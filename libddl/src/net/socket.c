@@ -237,8 +237,8 @@ int ddl__listen(const char *host, uint16_t *port)
     if (fd < 0 && (!host || !strchr(host, ':'))) /* this includes hosts without IPv6 */
         fd = ddl__listen_at((struct sockaddr *)&v4, sizeof v4);
     if (fd < 0)
-        ddl__fail(DDL_ESYSTEM, "cannot listen on %s port %u: %s", host ? host : "any address",
-                  *port, strerror(errno));
+        ddl__fail(DDL_ESYSTEM, "cannot listen on port %u of %s: %s", *port,
+                  host ? host : "all addresses", strerror(errno));
     else
         *port = ddl__socket_port(fd);
     return fd;

@@ -73,7 +73,8 @@ static ddl_status dial_local(const ddl__wireup *w, int peer, ddl__peer_dial *a)
     close(fd);
     return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s cannot share memory: %s", peer,
                      w->addresses[peer].host,
-                     ours ? "the links do not allow it" : "its process belongs to another user");
+                     ours ? "the setting of links (DDL_LINKS) excludes shared memory"
+                          : "its process belongs to another user");
 }
 
 /* Complete the handshake over the unix socket. */
