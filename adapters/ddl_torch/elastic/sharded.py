@@ -61,8 +61,8 @@ class ShardedAdapter(TorchAdapter):
             self._shard()
         elif {*trained} != {*self._at}:
             raise RuntimeError(
-                "the program has frozen, unfrozen, added or removed parameters after the job's"
-                " begin; a sharded job does not support this"
+                "the program has frozen, unfrozen, added or removed parameters since the job began;"
+                " a sharded job does not support this"
             )
 
     def _flatten(self) -> None:
