@@ -66,9 +66,9 @@ def workload_read(source: str, seed: int, count: int, load: float) -> list[Submi
         jobs = _philly(path, rows, seed, count, load)
     else:
         raise WorkloadError(
-            f"{path}: not a known workload. AdaptDL's has the columns time, application and"
-            " num_replicas, Philly's timestamp, duration and num_gpus; this file has"
-            f" {', '.join(sorted(columns)) or 'none'}"
+            f"{path}: unknown workload format. An AdaptDL trace has the columns time, application"
+            " and num_replicas; a Philly trace has timestamp, duration and num_gpus. This file has"
+            f" {', '.join(sorted(columns)) or 'no columns'}"
         )
     if not jobs:
         raise WorkloadError(f"{path}: the file contains no job")
