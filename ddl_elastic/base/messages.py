@@ -149,5 +149,5 @@ def _unpack(kind: bytes, data: bytes, receives: Decoder[T]) -> T:
     if kind == _LONG:
         data = _uncompressed(data)
     elif kind != _PLAIN:
-        raise ValueError(f"a frame of kind {kind!r}")
+        raise ValueError(f"unknown frame kind {kind!r}")
     return decode(receives, data)

@@ -74,7 +74,8 @@ def settle(
         if target > NONE:
             why = f"the checkpoint after {target} steps is of an earlier call of job.steps"
         raise AuditError(
-            f"{doubt}, and {why}. Start the job again, or accept them by audit_action=continue"
+            f"{doubt}, and {why}. Restart the job from the beginning, or accept the results with"
+            " audit_action=continue"
         )
     return read(storage, target, doubt), ""
 
