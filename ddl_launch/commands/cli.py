@@ -187,7 +187,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--step-ms", metavar="MS", type=_positive, help="a rank's computation in a step")
     add("--hosts", metavar="N", type=parse_count, help="hosts, in place of CLUSTER.toml")
     add("--ranks", metavar="N", type=parse_count, default=1, help="ranks of a host (default: 1)")
-    add("--rate", metavar="RATE", type=_rate, help="Ethernet's rate, such as 1Gbit/s, with --hosts")
+    add(
+        "--rate",
+        metavar="RATE",
+        type=_rate,
+        help="rate of the Ethernet links, such as 1Gbit/s (only with --hosts)",
+    )
     add(
         "--local-steps",
         metavar="H",

@@ -39,7 +39,7 @@ def main() -> int:
     try:
         daemon.connect(path)
     except OSError:
-        return fail("the laboratory does not exist, or has exited")
+        return fail("the lab is not running: `ddl lab up N` creates one with N hosts")
     text = json.dumps({"do": "run", "host": host, "command": command, **request}).encode()
     socket.send_fds(daemon, [struct.pack("!I", len(text))], [0, 1, 2])
     daemon.sendall(text)
@@ -50,7 +50,7 @@ def main() -> int:
     while piece := daemon.recv(65536):
         answer += piece
     if not answer:
-        return fail("the laboratory has exited")
+        return fail("the lab's daemon has exited")
     ended = json.loads(answer)
     return int(ended["code"]) if "code" in ended else fail(ended["error"])
 
