@@ -59,7 +59,7 @@ class _Loader(InspectLoader):
 
 
 class _Finder(MetaPathFinder):
-    """The finder of ddl.NAME, which is the package ddl_NAME, and of the package's modules."""
+    """A finder that resolves ddl.NAME and its modules to the package ddl_NAME and its modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

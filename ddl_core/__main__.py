@@ -41,7 +41,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the lines. Return the exit code."""
+    """Print what the arguments request: compiler options and folders, or the installed versions.
+    Return the exit code."""
     options = parser().parse_args(arguments)
     wanted = []
     if options.version:

@@ -20,7 +20,7 @@ END = "/* ---- ddl: end"
 
 
 def declarations(header: str, cc: str) -> str:
-    """Return the declarations of a header, given as a text, in the form that cffi accepts."""
+    """Return the declarations from the text of a header, in the form that cffi accepts."""
     cut = header.split(BEGIN, 1)[1].split("*/", 1)[1].split(END, 1)[0]
     command = [cc, "-E", "-P", "-DDDL_API=", "-"]
     return subprocess.run(command, input=cut, text=True, stdout=subprocess.PIPE, check=True).stdout

@@ -5,8 +5,11 @@ from typing import Any
 from typing_extensions import Self
 
 class FastPath:
-    """The users of the ddl_comm at this address, and its fast operations. They return whether they
-    took the call; `allreduce` returns the array with the result, or None."""
+    """The ddl_comm at this address: a count of its users, and its fast operations.
+
+    An operation returns True if it took the call. `allreduce` returns the array with the result
+    instead, and `allreduce_async` a Pending; both return None if they did not take the call.
+    """
 
     def __init__(
         self, handle: int, dropped: list[tuple[int, object]], ops: dict[str, int]
@@ -14,13 +17,13 @@ class FastPath:
     @property
     def users(self) -> int: ...
     def __enter__(self) -> bool:
-        """Count this thread as a user; whether the comm is open."""
+        """Count this thread as a user. Return True if the comm is open."""
 
     def __exit__(self, *_: object) -> None: ...
     def close(self) -> int: ...
     def drop(self, work: int, keep: object) -> None:
-        """Drop a work. A pending one goes to `dropped`, with what must live until it is
-        complete."""
+        """Drop a work. If it is pending, add it to `dropped`, with the objects that must stay alive
+        until it is complete."""
 
     def allreduce(self, send: Any, recv: Any, op: Any, options: Any) -> Any: ...
     def reduce_scatter(self, send: Any, recv: Any, op: Any) -> bool: ...
@@ -30,11 +33,11 @@ class FastPath:
     def allreduce_async(
         self, comm: Any, kind: type, send: Any, recv: Any, op: Any, options: Any
     ) -> Any:
-        """A `kind` of Pending; None if it did not take the call."""
+        """Return a `kind` of Pending, or None if the call was not taken."""
 
 class Pending:
-    """An operation under way. It takes the ddl_work * out of the slot at this address, and leaves
-    NULL there."""
+    """A pending operation. It takes the ddl_work * out of the slot at this address, and leaves NULL
+    there."""
 
     def __new__(
         cls, comm: Any, fast_path: FastPath, slot: int, result: Any, keep: object, sender: Any
@@ -47,7 +50,7 @@ class Pending:
     def wait(self, timeout: float | None = None) -> Any: ...
     def done(self) -> bool: ...
     def _look(self, milliseconds: int) -> int:
-        """The status after at most so long; TIMED_OUT while it is pending."""
+        """Return the status after at most this time; TIMED_OUT while the operation is pending."""
 
 def address(array: Any) -> int: ...
 def test(work: int) -> int: ...

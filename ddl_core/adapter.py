@@ -49,7 +49,7 @@ class World:
         """Load the framework and the native part, before this rank waits for others."""
 
     def _opened(self, comm: Comm) -> None:
-        """Use the new comm."""
+        """Make the new comm usable by the adapter's operations."""
 
     def _closing(self) -> bool:
         """End the operations on the comm, which is about to be closed. Return False if threads
@@ -118,13 +118,13 @@ class World:
         return self.comm().size
 
     def local_rank(self) -> int:
-        """Return the number of this process among the ranks that share its memory. Raises
-        InvalidState before `init`."""
+        """Return the number of this process among the ranks that share memory with it (normally all
+        ranks on its host). Raises InvalidState before `init`."""
         return self.comm().local_rank
 
     def local_size(self) -> int:
-        """Return the number of ranks that share this process's memory, including this one. Raises
-        InvalidState before `init`."""
+        """Return the number of ranks that share memory with this process (normally all ranks on its
+        host), including itself. Raises InvalidState before `init`."""
         return self.comm().local_size
 
     def comm(self) -> Comm:
@@ -171,16 +171,17 @@ def address(of: Comm | Order) -> int:
 
 
 def host_for(comm: Comm, master: str | None) -> str:
-    """Return the name by which other ranks reach rank 0's host, when called on rank 0.
+    """Return the name by which other ranks reach this host. Call it on rank 0.
 
-    master   the launcher's name for the host. It takes precedence between hosts, because other
-             hosts may not know the host's own name
+    master   the launcher's name for this host. If the job spans several hosts, it is preferred to
+             the host's own name, which the other hosts may not be able to resolve
     """
     return _LOOPBACK if comm.local_size == comm.size else master or socket.gethostname()
 
 
 def share_text(comm: Comm, text: str) -> str:
-    """Return rank 0's text, of at most 256 bytes, on all ranks. Other ranks' texts are ignored."""
+    """Return rank 0's text on all ranks. It has at most 256 bytes. Other ranks' texts are
+    ignored."""
     buffer = bytearray(text.encode().ljust(_TEXT_BYTES, b"\0"))
     comm.broadcast(buffer)
     return buffer.rstrip(b"\0").decode()

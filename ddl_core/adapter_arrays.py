@@ -223,16 +223,18 @@ def allgather_object(comm: Comm, value: Any) -> list[Any]:
 
 
 def pickled(value: Any, rank: int) -> Array:
-    """Return the pickled object of a rank as a writable array of bytes. The array has the error if
-    the object cannot be pickled."""
+    """Return a rank's object, pickled, as a writable array of bytes. If the object cannot be
+    pickled, the array contains the error instead."""
     return np.frombuffer(bytearray(adapter_objects.packed(value, rank)), np.uint8)
 
 
 def check(text: Array) -> None:
-    """Raise TypeError if `pickled` could not pickle the object of these bytes."""
+    """Raise TypeError if these bytes, which `pickled` returned, contain an error instead of an
+    object."""
     adapter_objects.check(text.tobytes())
 
 
 def unpickled(text: Array) -> Any:
-    """Return the object that `pickled` has pickled. Raises TypeError if `pickled` failed."""
+    """Return the object in these bytes, which `pickled` returned. Raises TypeError if they contain
+    an error instead."""
     return adapter_objects.unpacked(text.tobytes())

@@ -11,10 +11,11 @@ _PICKLED, _FAILED = b"\0", b"\1"
 
 
 def packed(value: Any, rank: int) -> bytes:
-    """Return the rank's object as bytes for `unpacked`.
+    """Return the rank's object as bytes for `unpacked`. If it cannot be pickled, they contain the
+    error.
 
     Uses cloudpickle only for objects that pickle cannot send, such as lambdas and local classes,
-    since pickle preserves the identity of classes.
+    because only pickle preserves the identity of classes.
     """
     try:
         try:
@@ -32,12 +33,14 @@ def packed(value: Any, rank: int) -> bytes:
 
 
 def check(data: bytes) -> None:
-    """Raise TypeError if the object could not be pickled."""
+    """Raise TypeError if these bytes, which `packed` returned, contain an error instead of an
+    object."""
     if data.startswith(_FAILED):
         raise TypeError(data[1:].decode())
 
 
 def unpacked(data: bytes) -> Any:
-    """Return the object. Raises TypeError if its rank could not pickle it."""
+    """Return the object in these bytes, which `packed` returned. Raises TypeError if they contain
+    an error instead."""
     check(data)
     return pickle.loads(data[1:])

@@ -267,7 +267,8 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
             raise difference
 
     def _can_be_freed(self, handle: Any) -> bool:
-        """Return True if no thread and no group uses the handle any more. Aborts them first."""
+        """Abort the comm if threads still use the handle. Return True if no thread and no group
+        uses it after a short wait."""
         reason = ""
         if self._fast_path.close():
             lib.ddl_comm_abort(handle, b"closed by another thread")
@@ -280,7 +281,7 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         return not reason
 
     def _free(self, handle: Any) -> DdlError | None:
-        """Destroy the comm. Return the difference that no call has reported."""
+        """Destroy the comm. Return the mismatch that no call has reported, or None."""
         lib.ddl_comm_destroy(handle)
         difference = to_error(Mismatch.status) if lib.ddl_last_error()[0] != b"\0" else None
         self._reap()

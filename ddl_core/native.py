@@ -119,7 +119,7 @@ class Part:
 
     adapter    the name of the adapter's package
     framework  the framework and its version, for messages
-    key        the same text as the beginning of a folder's name
+    key        the framework and its version, as the beginning of the folder's name
     sources    the folder of the sources; every file in it counts
     file       the name of the compiled file
     flags      all flags of the compiler and linker
@@ -262,7 +262,7 @@ def answer(command: str, parts: list[Part]) -> int:
 
 @contextmanager
 def _locked(path: Path, what: str) -> Iterator[bool]:
-    """Hold the file's lock. Yield whether another process held it before."""
+    """Hold the file's lock in this context. Yield True if another process held it before."""
     with path.open("a") as file:
         waited = False
         try:

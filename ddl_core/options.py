@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class MessageOptions(TypedDict, total=False):
     """The options of every operation.
 
-    timeout   its own time limit in seconds; None: the comm's. Reaching it kills the comm
+    timeout   the operation's time limit in seconds; None: the comm's. Reaching it kills the comm
     queued    for the `..._async` forms only: also report the work through Comm.completed
     """
 
@@ -34,10 +34,11 @@ class Options(MessageOptions, total=False):
 
     name     match the operation by name instead of by order: each rank may call named operations in
              any order, independent of unnamed ones. At most 255 bytes; None: by order
-    stream   for arrays on a GPU only: the CUDA stream of the operation. The operation waits for the
-             work that is in it, and later work waits for the results. Its address as a number, or
-             an object with `__cuda_stream__`, `cuda_stream` (PyTorch) or `ptr` (CuPy). None: the
-             stream that the arrays name by `__cuda_array_interface__`, else the default stream
+    stream   for arrays on a GPU only: the CUDA stream of the operation, given as its address, or as
+             an object with `__cuda_stream__`, `cuda_stream` (PyTorch) or `ptr` (CuPy). The
+             operation waits for earlier work in the stream, and later work waits for the results.
+             None: the stream that the arrays name by `__cuda_array_interface__`, else the default
+             stream
     """
 
     name: str | None
@@ -69,8 +70,8 @@ AsyncMessageOptions, AsyncOptions, AsyncReduceOptions = MessageOptions, Options,
 
 @dataclass(slots=True)
 class Native:
-    """A ddl_options, or NULL if all options have their defaults. The pointer lives as long as this
-    object."""
+    """A ddl_options, or NULL if all options have their defaults. The pointer is valid as long as
+    this object exists."""
 
     pointer: Any
     name: Any
@@ -87,7 +88,8 @@ def native(
     """Return the ddl_options for an operation on `buffers`, collected into the ddl_group `group` if
     there is one.
 
-    wait_ms: how long the call itself waits. It then returns no work if it is complete.
+    wait_ms: how long the call itself waits. If the operation completes within this time, the call
+    returns no work.
 
     Raises InvalidArgument for a wrong value, and TypeError for an unknown option, as functions do.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Support for imports in the project's folder, where Python finds the sources first, which have no
-compiled parts."""
+"""Support for programs that run in the project's folder. There, Python finds the packages' sources
+first, and these have no compiled parts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from os.path import dirname, exists, join, realpath
 
 
 def installed_path(package: str, path: list[str]) -> list[str]:
-    """Return the `__path__` of a package whose own path is `path`. If that is a folder of sources,
-    return the path of the installed package. So Python sources never use the compiled parts of
+    """Return the `__path__` for a package that was found at `path`: the installed package's path if
+    `path` is a source folder, else `path`. Python sources therefore never use compiled parts of
     another version."""
     folder = realpath(path[0])
     if not exists(join(folder, "csrc")) and not exists(join(dirname(folder), "pyproject.toml")):

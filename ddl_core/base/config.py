@@ -66,7 +66,7 @@ class Config:
 
     def fields(self) -> dict[str, int]:
         """Return the fields of ddl_comm_config, except struct_size. Raises InvalidArgument, which
-        names a wrong value."""
+        names the option, if a value is wrong."""
         return {
             "links": _link_bits(self.links),
             "tag": integer(self.tag, "tag", 0, 2**64 - 1),
@@ -84,7 +84,7 @@ class Config:
 
 
 def native(config: Config | None) -> Any:
-    """Return the ddl_comm_config."""
+    """Return the config as a ddl_comm_config. None means all defaults."""
     size = {"struct_size": ffi.sizeof("ddl_comm_config")}
     return ffi.new("ddl_comm_config *", size | (config or Config()).fields())
 
@@ -120,7 +120,7 @@ def wire_number(value: str | None) -> int:
 
 
 def invariant_name(number: int) -> str:
-    """Return the value of `Config.invariant` for a number of ddl_comm_config other than 0."""
+    """Return the value of `Config.invariant` for a number other than 0 in ddl_comm_config."""
     names = {value: name for name, value in INVARIANT.items()}
     return names.get(number, f"ranks:{number}")
 

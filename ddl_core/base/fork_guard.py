@@ -11,8 +11,8 @@ count = 0  # the number of forks between the process that imported ddl_core and 
 
 
 def refuse_copy(self: object) -> NoReturn:
-    """Refuse to pickle an object with a handle, as its `__reduce__`. A copy would use a handle that
-    the original object frees."""
+    """Raise TypeError when an object with a handle is copied or pickled: it serves as `__reduce__`.
+    A copy would use a handle that the original object frees."""
     package = type(self).__module__.partition(".")[0]
     raise TypeError(
         f"a {package}.{type(self).__name__} belongs to the process that created it: it cannot be"

@@ -121,7 +121,7 @@ def read(source: Any) -> Memory:
 
 
 def _export(source: Any, stream: int | None = None) -> Any:
-    """Return a capsule. `stream` is a stream of the consumer, which then waits for the contents."""
+    """Return a capsule of `source`. A given stream waits for the contents."""
     given = {} if stream is None else {"stream": stream}
     try:
         return source.__dlpack__(max_version=(1, 0), **given)

@@ -119,14 +119,13 @@ def _from_dlpack(memory: _dlpack.Memory, array: Any, argument: str) -> Buffer:
 
 
 def _is_immutable(array: Any) -> bool:
-    """Return True if the array is one of JAX, which are immutable, although their exports do not
-    say so."""
+    """Return True for JAX arrays. They are immutable, but their exports do not say so."""
     return type(array).__module__.startswith(("jax.", "jaxlib."))
 
 
 def _from_cuda(interface: dict[str, Any], array: Any, argument: str) -> Buffer:
-    """Return the memory in version 3 of the interface, or in an older version, which has no
-    stream."""
+    """Return the memory that `__cuda_array_interface__` describes, in version 3 or in an older
+    version, which has no stream."""
     kind = np.dtype(interface["typestr"])
     if not kind.isnative:
         raise InvalidArgument(
@@ -144,8 +143,8 @@ def _from_cuda(interface: dict[str, Any], array: Any, argument: str) -> Buffer:
 
 
 def _is_compact(shape: Sequence[int], strides: Sequence[int], unit: int) -> bool:
-    """Return True if elements follow each other in C order. `unit` is the distance of
-    neighbours."""
+    """Return True if the elements follow each other in C order. `unit` is the distance between
+    neighbouring elements, in the unit of the strides."""
     if math.prod(shape) == 0:
         return True
     for extent, stride in zip(reversed(shape), reversed(strides), strict=True):

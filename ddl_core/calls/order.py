@@ -36,7 +36,7 @@ class Order:
     `ranks` ranks.
 
     owners[v] is the rank that has worker v. There are 1 to 4096 workers. A rank may have none.
-    Raises InvalidArgument.
+    Raises InvalidArgument for other owners.
     """
 
     def __init__(self, owners: Sequence[SupportsIndex], ranks: int) -> None:
@@ -48,8 +48,8 @@ class Order:
         self.workers, self.ranks = len(given), ranks
 
     def parts(self, rank: SupportsIndex) -> list[tuple[int, int]]:
-        """Return the parts that a rank provides to an ordered sum, ascending. (first, size) is the
-        sum over the workers first to first + size - 1, in the order of the tree."""
+        """Return the parts that a rank provides to an ordered sum, ascending. A part (first, size)
+        is the sum over the workers first to first + size - 1, in the order of the tree."""
         number = integer(rank, "rank", 0, self.ranks - 1)
         if number not in self._parts:
             firsts, sizes = ffi.new("int[]", self.workers), ffi.new("int[]", self.workers)

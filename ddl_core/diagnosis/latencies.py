@@ -2,7 +2,7 @@
 """A histogram of the operations' durations in a comm, for ddl_core.metrics.
 
 It is computed from the comm's record of its last 1024 operations whenever metrics are read, so it
-costs the operations nothing. If more operations end between two readings, the oldest of them are
+does not slow down operations. If more than 1024 operations end between two readings, the oldest are
 missing.
 """
 

@@ -28,16 +28,17 @@ class Readings:
 
     @abstractmethod
     def _held(self) -> AbstractContextManager[Any]:
-        """Return the handle, which is not freed in the block. Raises InvalidState if the comm is
-        closed."""
+        """Return a context manager that yields the handle, which is not freed within its block.
+        Raises InvalidState if the comm is closed."""
 
     def report(self) -> dict[str, Any]:
         """Return the state of the comm.
 
-        `pending` has its pending operations and how long they have waited, `missing` the ranks that
-        these operations or a shrink wait for, and `members` for each member whether it is alive,
-        and its last operation. May be called at any time, from any thread, even for a dead comm.
-        Does not block.
+        pending   the pending operations, and how long they have waited
+        missing   the ranks that these operations or a shrink wait for
+        members   for each member, whether it is alive, and its last operation
+
+        May be called at any time, from any thread, even for a dead comm. Does not block.
         """
         return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_report)))
 
@@ -50,9 +51,11 @@ class Readings:
     def counters(self) -> dict[str, int]:
         """Return the comm's counters.
 
-        `operations` that have succeeded (including messages) and their `bytes`; `pending` works;
-        detected `deaths` of members; `detection_ns`, the longest silence of a member before its
-        death was detected.
+        operations     operations that have succeeded, including messages
+        bytes          the bytes of these operations
+        pending        pending works
+        deaths         members whose death was detected
+        detection_ns   the longest silence of a member before its death was detected
         """
         native = ffi.new("ddl_counters *", {"struct_size": ffi.sizeof("ddl_counters")})
         with self._held() as handle:
@@ -61,8 +64,8 @@ class Readings:
         return {name: int(getattr(native, name)) for name in names}
 
     def _text(self, function: Any) -> str:
-        """Return the text of a function that fills a buffer. The text may grow between two
-        calls."""
+        """Return the text of a function that fills a buffer. Calls it again with a larger buffer
+        while the text does not fit."""
         capacity, length = 4096, ffi.new("size_t *")
         while True:
             buffer = ffi.new("char[]", capacity)

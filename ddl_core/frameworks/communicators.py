@@ -19,8 +19,7 @@ C = TypeVar("C", bound="Communicator")
 
 
 class Communicator(ABC):
-    """A group that contains a part of the ranks, created by `split` or `subset`; valid until
-    `shutdown`.
+    """A group of some of the ranks, created by `split` or `subset`; valid until `shutdown`.
 
     rank  the number of this process in the group
     size  the number of members
@@ -49,7 +48,7 @@ class Communicator(ABC):
     def split(
         self: C, color: int | None, key: int = 0, *, invariant: str | None = None
     ) -> C | None:
-        """Divide these ranks, as the adapter's `split` does."""
+        """Split this communicator, as the adapter's `split` splits the group of all ranks."""
         part = self._part().split(color, key, _config(invariant))
         return None if part is None else type(self)(part)
 

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 
 def require(adapter: str, module: str, name: str) -> None:
-    """Raise ModuleNotFoundError with the remedy if the framework `name` lacks this module. In
-    `python -m ADAPTER`, exit with that line instead."""
+    """Raise ModuleNotFoundError with the remedy if the framework `name`, which has this module, is
+    not installed. In `python -m ADAPTER`, exit with the same message instead."""
     if find_spec(module):
         return
     text = f"{adapter}: {name} is not installed: pip install 'libddl[{adapter[4:]}]'"

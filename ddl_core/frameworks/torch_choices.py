@@ -11,8 +11,8 @@ _SHARED = {"": "automatic", "0": "none", "1": "buffers", "all": "all"}
 
 
 def shared(env: Mapping[str, str] = os.environ) -> str:
-    """Return DDL_TORCH_SHARED: "none" (0), "buffers" (1) or "all"; "automatic" if it is not set.
-    Raises InvalidArgument for another value."""
+    """Return the choice in DDL_TORCH_SHARED: "none" for 0, "buffers" for 1, "all" for all, and
+    "automatic" if it is unset. Raises InvalidArgument for any other value."""
     text = env.get("DDL_TORCH_SHARED", "")
     if text not in _SHARED:
         from ddl_core.errors import InvalidArgument
@@ -28,8 +28,8 @@ def let_groups_allocate() -> None:
 
 
 def served_backend(env: Mapping[str, str] = os.environ) -> str:
-    """Return DDL_TORCH_SERVE: the backend of PyTorch that ddl replaces, "gloo"; or "". Raises
-    InvalidArgument for another value."""
+    """Return the value of DDL_TORCH_SERVE: "gloo" if ddl replaces that PyTorch backend, or "" if it
+    is unset. Raises InvalidArgument for any other value."""
     name = env.get("DDL_TORCH_SERVE", "")
     if name not in ("", "gloo"):
         from ddl_core.errors import InvalidArgument
@@ -45,8 +45,8 @@ def local_rank(rank: int, env: Mapping[str, str] = os.environ) -> int:
 
 
 def native(env: Mapping[str, str] = os.environ) -> bool:
-    """Return DDL_TORCH_NATIVE: False for 0, so that no native part is compiled and Python is used.
-    Raises InvalidArgument for other values than 0 and 1."""
+    """Return False if DDL_TORCH_NATIVE is 0: no native part is then compiled, and Python replaces
+    it. Raises InvalidArgument for values other than 0 and 1."""
     text = env.get("DDL_TORCH_NATIVE", "")
     if text not in ("", "0", "1"):
         from ddl_core.errors import InvalidArgument

@@ -60,14 +60,14 @@ class CommHandle:
         return work
 
     def start(self, call: Call[Result]) -> Work[Result]:
-        """Start a call whose arguments were checked by calls/arguments.py. A call may be started
-        again once it is complete."""
+        """Start a call whose arguments calls/arguments.py has checked. A call may be started again
+        once it is complete."""
         work = self._submit(call, options.native({}, call.buffers), queued=False)
         assert work is not None
         return work
 
     def _submit(self, call: Call[Result], native: Native, queued: bool) -> Work[Result] | None:
-        """Submit the call. Returns None if it is complete already."""
+        """Submit the call. Return its work, or None if the call is already complete."""
         slot = ffi.new("ddl_work **")
         kept = call if native.residual is None else (call, native.residual)
         with self._fast_path as is_open, self._queue_lock if queued else nullcontext():
@@ -98,7 +98,8 @@ class CommHandle:
             yield self._live(is_open)
 
     def _live(self, is_open: bool) -> Any:
-        """Return the handle, for a thread that is counted as its user."""
+        """Return the handle. The caller's thread is already counted as a user. Raises InvalidState
+        if the comm is closed, or belongs to a parent process."""
         handle = self._handle
         if self._inherited():
             raise InvalidState(
@@ -116,7 +117,8 @@ class CommHandle:
     # ---- closing ----
 
     def _all_have_left(self) -> bool:
-        """Wait a short time for the threads that use the handle. Return whether all have left."""
+        """Wait a short time for the threads that use the handle. Return True if no thread uses it
+        any more."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT
         while self._fast_path.users:
             if time.monotonic() > deadline:
@@ -125,8 +127,8 @@ class CommHandle:
         return True
 
     def _close_groups(self, handle: Any) -> bool:
-        """Destroy the groups, which must not outlive the comm. Aborts active ones first. Returns
-        False if one does not end."""
+        """Destroy the groups, which must not outlive the comm. Aborts active groups first. Returns
+        False if a group stays active."""
         groups = list(self._groups)
         deadline = time.monotonic() + _CLOSE_TIMEOUT
         while groups and self._under_way(groups):
@@ -171,7 +173,7 @@ class GroupHandle:
         self._work = weakref.ref(work)
 
     def under_way(self) -> bool:
-        """Return True if a work that is still referenced is pending."""
+        """Return True if the group's work is still referenced and pending."""
         work = self._work() if self._work else None
         return work is not None and not work.done()
 

@@ -58,8 +58,8 @@ class EndpointHandle:
         return ffi.buffer(memory, max(nbytes, 1))
 
     def _join(self, create: Callable[[Any, Any], int], make: Callable[[Any], Made]) -> Made | None:
-        """Create a ddl_comm with `create(endpoint, slot)`, and return `make(comm)`, or None if
-        `create` stores none."""
+        """Create a ddl_comm with `create(endpoint, slot)`, which stores it in the slot. Return
+        `make(comm)`, or None if `create` stores no comm."""
         with self._lock:
             handle = self._live()
             self._enter()
@@ -84,13 +84,13 @@ class EndpointHandle:
         return _interruptible(join)
 
     def _enter(self) -> None:
-        """Prevent the destruction of the endpoint until `_leave`. It may be closed during this
-        time."""
+        """Prevent the destruction of the endpoint until `_leave`. The endpoint may be closed in the
+        meantime."""
         with self._lock:
             self._users += 1
 
     def _leave(self) -> None:
-        """Release the endpoint. The last user destroys it if it is closed."""
+        """End the effect of one `_enter`. If the endpoint is closed, the last user destroys it."""
         with self._lock:
             self._users -= 1
             if self._users or self._handle is not None:
@@ -162,7 +162,8 @@ _open: weakref.WeakSet[EndpointHandle] = weakref.WeakSet()
 def _close_all() -> None:
     """Leave all comms before Python exits, so that peers do not report a crash.
 
-    A mismatch that is found only now makes the program's exit code fail: an exception would not.
+    If this detects a mismatch, the program exits with code 1. An exception would not change the
+    exit code here.
     """
     for endpoint in list(_open):
         try:

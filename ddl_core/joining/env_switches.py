@@ -50,7 +50,8 @@ def check(rank: int) -> None:
 def joined(package: str, rank: int, local_rank: int) -> None:
     """Serve metrics if DDL_METRICS_PORT is set. If that fails, the job continues without metrics.
 
-    package   the package that joined the job. The server closes when all of them have called `left`
+    package   the package that joined the job. The server closes when every package that joined has
+              called `left`
     """
     global _server
     first = _first_port()
@@ -71,7 +72,7 @@ def joined(package: str, rank: int, local_rank: int) -> None:
 
 
 def left(package: str) -> None:
-    """Close the server if this was the last package in a job."""
+    """Close the metrics server if no other package of this process is in a job."""
     global _server
     with _lock:
         _joined.discard(package)

@@ -34,8 +34,11 @@ def init(
     The launcher is detected from the environment: ddlrun, mpirun of any MPI, torchrun, srun, or
     none (size 1), in this order (see joining/environment.py). It is logged to the logger
     "ddl_core". All ranks call this. If DDL_METRICS_PORT is set, each rank serves its metrics until
-    `finalize`, at this port plus its local_rank (see ddl_core.metrics). config, and invariant,
-    which replaces config.invariant: see Config. secret and host: see Endpoint.
+    `finalize`, at this port plus its local_rank (see ddl_core.metrics).
+
+    config         the options of the comm
+    secret, host   as for Endpoint
+    invariant      replaces config.invariant
 
     Raises InvalidState if this process has already joined its world (`finalize` leaves it),
     InvalidArgument for a bad argument or environment variable, Unreachable or TimedOut if not all
