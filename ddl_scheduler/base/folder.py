@@ -117,8 +117,8 @@ class JobFolder:
         return {}
 
     def result_write(self, result: Mapping[str, Any]) -> None:
-        """Replace the result file in one step, so that a crash leaves either version. Raises
-        OSError."""
+        """Replace the result file in one step, so that after a crash the file has either the old or
+        the new result. Raises OSError."""
         new = self.path / "result.new"
         with new.open("w") as file:
             json.dump(result, file)

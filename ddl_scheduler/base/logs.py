@@ -42,8 +42,8 @@ def log_names(store: Path, job: int) -> list[str]:
 def log_read(store: Path, job: int, name: str, offset: int, ended: bool) -> tuple[str, int]:
     """Return the lines from an offset on, and the offset after them. The text is safe to print.
 
-    Returns no lines if there are none, or no log. An offset beyond the end means the end. Raises
-    OSError.
+    Returns no lines if there is no new line, or if the log does not exist. An offset beyond the end
+    means the end. Raises OSError.
 
     ended   True if the log is complete, so that a last line without a line end also counts
     """

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's persistent state, in SQLite: tenants, tokens, jobs, allocated slots and events.
 
-Design notes - Each change is one transaction, on disk before the method returns (WAL, synchronous
-FULL). A process that is killed at any point has made a change completely or not at all. - An engine
-is called only for what is already stored. A plan writes the new allocation together with an intent
-for each agent to start or stop. Each intent is then carried out and closed. After a restart, the
-open intents are carried out again. An agent has the name of its intent, so a repeated intent can be
-recognised. - A client chooses a key for each submission. A second submission with the key is the
-same job. - A token has 256 random bits. Only its hash is stored. - Only one thread uses a store. -
-Plans read the unfinished jobs through an index. The store keeps the newest of the finished jobs,
-see `archive`. - Times of events and arrivals are read from the wall clock. Durations are
-differences of times from `steady`, which no change of the wall clock affects.
+Design notes
+- Each change is one transaction, on disk before the method returns (WAL, synchronous FULL). A
+  process that is killed at any point has made a change completely or not at all.
+- An engine is called only for what is already stored. A plan writes the new allocation together
+  with an intent for each agent to start or stop. Each intent is then carried out and closed. After
+  a restart, the open intents are carried out again. An agent has the name of its intent, so a
+  repeated intent can be recognised.
+- A client chooses a key for each submission. A second submission with the key is the same job.
+- A token has 256 random bits. Only its hash is stored.
+- Only one thread uses a store.
+- Plans read the unfinished jobs through an index. The store keeps the newest of the finished jobs,
+  see `archive`.
+- Times of events and arrivals are read from the wall clock. Durations are differences of times from
+  `steady`, which no change of the wall clock affects.
 """
 
 from __future__ import annotations
@@ -205,8 +209,9 @@ class Store:
             self._ahead = self._read_clock()
 
     def _read_clock(self) -> float:
-        """Return how far the steady clock is ahead of the time since the machine started. The first
-        store that is opened after a start of the machine sets this offset: no job ran before it."""
+        """Return the seconds by which the steady clock is ahead of the time since the machine's
+        start. The first store that is opened after a start of the machine chooses them, so that the
+        clock is not behind the newest stored time."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         if (ahead := self._one("SELECT ahead FROM clock WHERE boot = ?", boot)) is not None:
             return float(ahead)
@@ -221,13 +226,13 @@ class Store:
         return float(ahead)
 
     def steady(self, now: float) -> float:
-        """Convert the wall clock's time `now` to a clock that is never set. All stores of a file
-        share this clock."""
+        """Convert the wall clock's time `now` to the time of the steady clock, which is never set.
+        All stores of a file share this clock."""
         jump = time.clock_gettime(time.CLOCK_BOOTTIME) + self._ahead - time.time()
         return now + jump if abs(jump) > JUMP else now
 
     def write_check(self) -> None:
-        """Write the store's version again, which needs room on the disk as any change does. Raises
+        """Write the store's version again, which needs room on the disk like every change. Raises
         sqlite3.OperationalError."""
         with self._change():
             self._db.execute(f"PRAGMA user_version = {VERSION}")
@@ -371,8 +376,8 @@ class Store:
         before: int = 0,
         limit: int = 100,
     ) -> list[JobRecord]:
-        """Return a page of a tenant's jobs (None: of all tenants), the newest first. `before` is
-        the number of a job: only older ones are returned."""
+        """Return a page of a tenant's jobs (None: of all tenants), the newest first. Unless
+        `before` is 0, the page starts with the newest job that is older than job `before`."""
         marks = ", ".join("?" * len(states))
         return self._records(
             f"(? IS NULL OR tenant = ?) AND (? = 0 OR id < ?)"
@@ -459,8 +464,8 @@ class Store:
     # Hosts that compute wrongly
 
     def host_mark(self, host: str, when: float, job: int, text: str) -> None:
-        """Mark a host where an audit of the job has found a wrong worker. A finding that is older
-        than the recorded one is ignored."""
+        """Mark a host where an audit of the job has found a worker that computed wrongly. A finding
+        that is older than the recorded one is ignored."""
         with self._change():
             self._db.execute(
                 "INSERT INTO suspects VALUES (?, ?, ?, ?, 0) ON CONFLICT (host) DO UPDATE SET"
@@ -509,7 +514,7 @@ class Store:
                     self._move(job, state, now)
 
     def slots(self) -> dict[int, tuple[str, ...]]:
-        """Return the slots of each job that has some."""
+        """Return the slots of each job that has slots."""
         found: dict[int, tuple[str, ...]] = {}
         for job, slot in self._db.execute("SELECT job, slot FROM allocations ORDER BY job, slot"):
             found[job] = (*found.get(job, ()), slot)
@@ -576,8 +581,8 @@ class Store:
     def events(
         self, after: int = 0, limit: int = 1000, tenant: str | None = None, job: int | None = None
     ) -> list[tuple[int, float, int | None, str]]:
-        """Return number, time, job and text of the events after a number, in order. Restricts them
-        to a tenant (None: all events) and to a job."""
+        """Return (number, time, job, text) of the events after the number `after`, in order.
+        `tenant` and `job` restrict them to the events of one tenant and of one job."""
         return self._db.execute(
             "SELECT id, time, job, text FROM events WHERE id > ?"
             " AND (? IS NULL OR (SELECT tenant FROM jobs WHERE jobs.id = events.job) = ?)"

@@ -74,7 +74,7 @@ class Client:
         return self.ask("POST", "/v1/jobs", spec, headers)
 
     def jobs(self, state: str = "") -> list[Any]:
-        """Return the jobs in a state, the "active" ones, or all, the newest first."""
+        """Return jobs, the newest first: all jobs, the jobs in a state, or the "active" jobs."""
         found: list[Any] = []
         query = f"&state={state}" if state else ""
         before = 0
@@ -101,7 +101,7 @@ class Client:
         return self.ask("GET", "/v1/overview")
 
     def clear(self, host: str) -> None:
-        """Remove the mark of a host where an audit has found a wrong worker."""
+        """Remove the mark of a host where an audit has found a worker that computed wrongly."""
         self.ask("POST", "/v1/suspects/clear", {"host": host})
 
     def logs(self, job: int) -> Iterator[Any]:

@@ -232,7 +232,7 @@ def _lock(path: Path) -> int:
 
 
 def _users(given: Sequence[str], has_agents: bool) -> dict[str, str]:
-    """Return the users by tenant. Raises CommandError."""
+    """Return the name of the user that runs each tenant's jobs. Raises CommandError."""
     if not given:
         return {}
     if has_agents:
@@ -253,8 +253,8 @@ def _users(given: Sequence[str], has_agents: bool) -> dict[str, str]:
 
 
 def _agents_address(arguments: argparse.Namespace) -> tuple[str, tuple[str, int]]:
-    """Return the agents' secret and the address for agents, or "" if there are none. Raises
-    CommandError."""
+    """Return the secret with which agents authenticate, and the address at which they connect. The
+    secret is "" if there are no agents. Raises CommandError."""
     if arguments.ray and arguments.agents:
         raise CommandError("--ray and --agents exclude each other")
     if arguments.ray:

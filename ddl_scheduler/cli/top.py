@@ -99,7 +99,7 @@ def _tenants(overview: Any) -> Iterator[Text]:
 
 
 def _text(text: str) -> Text:
-    """Return the text without reading it as rich's markup."""
+    """Return the text as rich's Text, in which markup has no effect."""
     return Text(printable_line(text))
 
 

@@ -50,9 +50,9 @@ class Filling:
     held: dict[tuple[str, str], tuple[bool, float]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Distribute the slots: running jobs keep their minimum; then guaranteed slots, then all
-        slots up to the caps. The minima of all tiers come first, and higher tiers come before lower
-        ones."""
+        """Distribute the slots in three phases: the minimum of each running job that may not be
+        paused, then the guaranteed slots, then all slots up to the caps. In the last two phases,
+        the minima of all tiers come before further slots, and higher tiers before lower ones."""
         self._sort()
         total = dict(self.free)
         for request in self.requests:
@@ -189,9 +189,9 @@ class Filling:
 def size_next(request: Request, now: int, most: float, worth: float) -> int:
     """Return the size up to `most` with the highest speed-up for each added slot, or 0.
 
-    Of equal sizes the smallest counts. 0 means that no size gains at least `worth` for each slot.
-    All sizes are compared, since a small gain may precede a large one: 16 shares gain little from 4
-    to 6 ranks, but much from 6 to 8.
+    If several sizes have the same speed-up for each added slot, the smallest one counts. 0 means
+    that no size gains at least `worth` for each slot. All sizes are compared, since a small gain
+    may precede a large one: 16 shares gain little from 4 to 6 ranks, but much from 6 to 8.
     """
     begin = request.sizes.index(now)
     best, size = worth - 1e-9, 0

@@ -81,5 +81,5 @@ class Schedule:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number of slots of each job that has some."""
+        """The number of slots of each job that has slots."""
         return {name: len(slots) for name, slots in self.slots.items()}

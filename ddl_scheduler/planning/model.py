@@ -98,8 +98,8 @@ def sizes_list(
 def model_fit(shares: int, reports: Sequence[StepTiming]) -> StepModel:
     """Return the model that fits best: least squares of the relative errors, with no negative part.
 
-    The median of the reports of one size counts. A size that does not fit the others gets less
-    weight. If only one size was measured, the seconds of shares show which part of a step is the
+    For each size, the median of its reports counts. A size that does not fit the others gets less
+    weight. If only one size was measured, the seconds of a share show which part of a step is the
     exchange. Unmeasured parts are assumed to cost nothing, so that larger sizes are tried and
     measured.
     """

@@ -39,7 +39,8 @@ def places_find(
 
 
 def _keep(own: list[str], host: Mapping[str, str], size: int) -> list[str]:
-    """Return at most `size` of a job's slots, preferring the hosts on which it has most slots."""
+    """Return at most `size` of a job's slots, preferring the hosts on which the job has the most
+    slots."""
     count = Counter(host[slot] for slot in own)
     first = {name: number for number, name in reversed(list(enumerate(map(host.get, own))))}
     return sorted(own, key=lambda slot: (-count[host[slot]], first[host[slot]]))[:size]
@@ -47,7 +48,7 @@ def _keep(own: list[str], host: Mapping[str, str], size: int) -> list[str]:
 
 def _take(free: dict[str, list[str]], count: int, here: Mapping[str, int]) -> list[str]:
     """Take `count` free slots on the fewest hosts: the job's own hosts first, then the smallest
-    host with enough free slots, else the host with most."""
+    host with enough free slots, else the host with the most free slots."""
     taken: list[str] = []
     for name in sorted(here, key=lambda name: (-here[name], name)):
         taken += _pop(free, name, count - len(taken))

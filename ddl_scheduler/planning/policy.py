@@ -152,8 +152,8 @@ def _deadlines(
     """Give priority to the jobs that would miss their deadline. Return all requests, and the
     warnings by job.
 
-    A raised job comes first in its tenant, and gets the highest tier of its tenant's jobs. So it
-    takes slots from its own tenant, and from others no more than its tenant's share.
+    A job with priority comes first in its tenant, and gets the highest tier of its tenant's jobs.
+    So it takes slots from its own tenant, and from others no more than its tenant's share.
     """
     caps = {tenant.name: tenant.cap for tenant in tenants if tenant.cap is not None}
     tiers: dict[str, int] = {}

@@ -67,7 +67,7 @@ TO_RUN: Decoder[ToRun] = Decoder(ToRun)
 
 
 class RunListens(Message):
-    """The run waits for agents at this port.
+    """A message: the run listens for agents at this port.
 
     number, held  as in RunStatus
     """
@@ -79,13 +79,13 @@ class RunListens(Message):
 
 
 class RunStatus(Message):
-    """The state of a run.
+    """A message: the state of a run.
 
     number    the number of the last grant
     held      the slots that the job still holds
     report    see Job.report
-    measured  for planning.model.StepTiming
-    logical   logical workers; 0 means unknown
+    measured  the arguments of planning.model.StepTiming, for each measured size
+    logical   the number of logical workers; 0 means unknown
     """
 
     number: int

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The starter of the jobs of `ddl serve`: forks runners from processes that have imported
-frameworks.
+"""The starter, which starts the jobs of `ddl serve`: it forks runners from processes that have
+imported frameworks.
 
 The service forks the starter before it has threads. For each set of frameworks that programs name,
-the starter forks a server process that imports them once and forks the jobs' runners. So a job
-starts within milliseconds, and no framework is loaded into the service or into another framework's
-process.
+the starter forks a server process that imports them once and forks the jobs' runners. A job
+therefore starts within milliseconds, and no framework is loaded into the service or into another
+framework's process.
 
-The service sends the job's lock and listener with the description of the run. So the job counts as
-running from then on, whichever process is killed. If the description is lost, both are closed, and
-the service finds that the job ended without a result.
+The service sends the job's lock and listener with the description of the run. From then on, the job
+counts as running, whichever process is killed. If the description is lost, both are closed, and the
+service finds that the job ended without a result.
 
-A runner closes the connections for such descriptions. Its workers may belong to another user, and
-descriptions are carried out with the service's rights.
+A runner closes its copies of the connections that carry descriptions. The starter acts on a
+description with the service's privileges, and the runner's workers may belong to another user, who
+must not be able to send one.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Starter:
 
 
 def _by_frameworks() -> _Take:
-    """Forward each description to the process that has imported the program's frameworks."""
+    """Return a function that forwards each description to the process that has imported the
+    program's frameworks."""
     servers: dict[tuple[str, ...], socket.socket] = {}
 
     def take(text: bytes, files: list[int]) -> None:
@@ -109,7 +111,8 @@ def _read(path: Path) -> str:
 
 
 def _by_fork(path: Path | None) -> _Take:
-    """Import the frameworks that this program names, and fork a process for each run."""
+    """Import the frameworks that this program names. Return a function that forks a process for
+    each run."""
     if path:
         try:
             program.preload(None, path)

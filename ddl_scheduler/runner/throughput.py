@@ -38,7 +38,8 @@ class ThroughputEstimator:
 
         steps         the number of committed steps
         size, hosts   the number of workers that train, and of their hosts
-        shares, busy  the shares that all workers have computed so far, and the seconds for them
+        shares, busy  the shares that all workers have computed so far, and the seconds spent on
+                      them
         """
         if (size, hosts) != self._place or steps < self._steps:
             self._place, self._steps, self._begun = (size, hosts), steps, False

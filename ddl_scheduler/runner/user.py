@@ -25,7 +25,7 @@ def user_find(name: str) -> pwd.struct_passwd:
 
 @contextmanager
 def acting_as(user: pwd.struct_passwd) -> Iterator[None]:
-    """Use the user's rights in a block."""
+    """Act with the user's rights in this context."""
     groups, group, own = os.getgroups(), os.getegid(), os.geteuid()
     os.initgroups(user.pw_name, user.pw_gid)
     os.setegid(user.pw_gid)

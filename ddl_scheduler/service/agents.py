@@ -5,8 +5,8 @@ The service tells an agent which runs of jobs to serve. For each run the agent h
 connects to the run as an agent of that job alone, see pool_agent.py. So the workers depend on their
 run and on their agent, but not on the service.
 
-An agent whose connection was lost may connect again. Its slots stay reserved for a short time. So
-do the slots that the store knows when the service starts.
+An agent whose connection was lost may connect again. Its slots stay reserved for a short time. The
+same holds for the slots that the store knows when the service starts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class AgentPool:
         return self._dial_in.port
 
     def slots(self) -> list[PolicySlot]:
-        """Return the slots of all agents that are not about to leave."""
+        """Return the slots of all agents that are not about to leave, including agents that may
+        still reconnect."""
         here = [agent.slots for agent in self._agents.values() if not agent.leaves]
         away = [slots for slots, _ in self._away.values()]
         return [slot for slots in (*here, *away) for slot in slots]
@@ -180,7 +181,7 @@ class AgentPool:
                     self._send(agent, protocol.DropRun(run))
 
     def is_stale(self, slot: str, runs: Collection[str]) -> bool:
-        """Return True if the slot's agent still has processes of other runs than these."""
+        """Return True if the slot's agent still has processes of runs other than these."""
         agent = self._agents.get(slot.rpartition("/")[0])
         return agent is not None and not agent.runs <= {*runs}
 

@@ -86,8 +86,8 @@ class Run:
         return not told or _is_news(before, self.known)
 
     def _listens(self, message: protocol.RunListens) -> None:
-        """Record the run's port. The run may still wait for agents; it can be granted other slots
-        already."""
+        """Record the run's port. From now on, the run can be granted other slots, even while it
+        waits for agents."""
         self.name, self.port = message.run, message.port
         self._has_told, self._number = True, message.number
         self._granted = self.held = frozenset(message.held)

@@ -249,8 +249,8 @@ class Service:
                 self._agents.hear(one)
 
     def _look_at_agents(self) -> None:
-        """Update the slots from the agents, and tell agents which runs to serve: those that hold
-        their slots."""
+        """Update the slots from the agents, and ask the agents to serve the runs that hold their
+        slots."""
         if not self._agents:
             return
         self._agents.look()
@@ -288,7 +288,7 @@ class Service:
                 self._settle(job, folder.result(), time.time())
 
     def _look(self) -> None:
-        """Read the store, and plan if another process has changed it."""
+        """Read the store. A plan becomes due if the unfinished jobs have changed."""
         self._looked = time.monotonic()
         found = {r.id: r for r in self._store.jobs(*UNFINISHED)}
         if {k: (r.state, r.spec) for k, r in found.items()} != {

@@ -75,7 +75,7 @@ def _fixed(
 ) -> Decide:
     """Return a method that gives each job the number of slots that it asked for, or none.
 
-    strict  no job starts before an earlier one
+    strict  True if no job may start before a job that precedes it in `order`
     """
 
     def decide(active: Sequence[Running], last: Map, now: float) -> tuple[Map, float]:

@@ -74,7 +74,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a workload."""
+    """The result of simulating a workload with one method."""
 
     times: Mapping[str, float]  # by job: seconds from its arrival to its end
     makespan: float  # seconds from the first arrival to the last end
@@ -84,7 +84,7 @@ class Outcome:
 
     @property
     def mean(self) -> float:
-        """The mean of the times."""
+        """The mean number of seconds from a job's arrival to its end."""
         return sum(self.times.values()) / len(self.times)
 
     def percentile(self, share: float) -> float:

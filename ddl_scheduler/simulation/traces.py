@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workloads from files: those of AdaptDL's simulator, and the Philly trace in AdaptDL's format.
 
-AdaptDL's workloads are tables of name, time, application, num_replicas and batch_size. Philly's has
-timestamp, duration and num_gpus. Neither contains how a job's speed depends on its ranks, so this
-is drawn at random as for generated workloads.
+AdaptDL's workloads are tables with the columns name, time, application, num_replicas and
+batch_size. The Philly trace has the columns timestamp, duration and num_gpus. Neither contains how
+a job's speed depends on its ranks, so this is drawn at random as for generated workloads.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def shares_choose(work: float, asked: int) -> int:
 
 
 def workload_make(seed: int, count: int = 160, load: float = 1.0) -> list[Submission]:
-    """Generate `count` jobs by arrival. `load` multiplies their work."""
+    """Generate `count` jobs, ordered by arrival. `load` multiplies their work."""
     source = random.Random(seed)
     jobs = []
     for number in range(count):

@@ -65,8 +65,8 @@ _TENANT: Schema = {
 
 @operation("GET", "/v1/overview", {200: "Overview"})
 async def overview_get(call: CheckedRequest) -> Response:
-    """Return slots, tenants and jobs: running jobs, the newest waiting ones, the last that
-    ended."""
+    """Return the slots, the tenants and some jobs: the running jobs, the newest waiting jobs, and
+    the jobs that ended last."""
     return answer(await overview(call.service, call.caller))
 
 
@@ -268,7 +268,8 @@ async def suspect_clear(call: CheckedRequest) -> Response:
 
 @operation("GET", "/v1/tenants", {200: "Tenants"})
 async def tenants_list(call: CheckedRequest) -> Response:
-    """List quotas and use: of all tenants for an admin, else of the token's tenant."""
+    """List the quotas of tenants and their use: for all tenants if the caller is an admin, else for
+    the token's tenant."""
     service, sees = call.service, call.caller.sees
     tenants = await service.database.call(lambda store: tenants_view(store, service, sees))
     return answer({"tenants": tenants})

@@ -52,15 +52,18 @@ def make_app(
 ) -> Starlette:
     """Create the app for a store, which it opens itself.
 
-    live     returns a job's last report, see `Job.report`, or None if there is none. The report may
-             also have `waiting`, why the job has no slots, and `deadline_warning`. Called often in
-             the server's thread: it must be fast and thread-safe
-    slots    returns all slots; likewise
-    wake     called after each change of the store, in the server's thread
-    hosts    names by which clients reach this machine, in addition to the loopback names
-    secure   whether the server uses TLS
-    problem  returns the problem that prevents writing, such as a full disk; likewise
-    planner_age  returns the seconds since the planner's last turn; likewise
+    live         returns a job's last report, see `Job.report`, or None if there is none. The report
+                 may also have `waiting`, the reason why the job has no slots, and
+                 `deadline_warning`
+    slots        returns all slots
+    wake         called after each change of the store, in the server's thread
+    hosts        names by which clients reach this machine, in addition to the loopback names
+    secure       whether the server uses TLS
+    problem      returns the problem that prevents writing, such as a full disk, or ""
+    planner_age  returns the seconds since the planner's last turn
+
+    The server's thread calls live, slots, problem and planner_age often, so they must be fast and
+    thread-safe.
     """
     limits = limits or Limits()
     database = Database(Path(store_path))

@@ -2,9 +2,9 @@
 """Limits for the server's connections, which apply before any authentication.
 
 A connection without a complete request is waiting. Waiting connections have a time limit. Their
-number is limited for each client and in total. Beyond that limit, the oldest connection of the
-client with the most is closed, so that the server always accepts new requests. A connection whose
-client does not read is closed, too.
+number is limited for each client and in total. Beyond these limits, the oldest waiting connection
+of the client with the most is closed, so that the server always accepts new requests. A connection
+whose client does not read is closed, too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _waiting = _Waiting()
 
 
 class ClientConnection(H11Protocol):
-    """A client's connection with these limits."""
+    """A client's HTTP connection, to which this module's limits apply."""
 
     address = ""
     _limit: asyncio.TimerHandle | None = None  # the timer of the waiting connection

@@ -39,8 +39,8 @@ class Curve:
                 file.write("\n" + json.dumps(point))  # the previous line may be incomplete
 
     def _thin(self) -> bool:
-        """If there are too many points, drop every second one, and rewrite the file. Return whether
-        it did."""
+        """If there are too many points, drop every second one, and rewrite the file. Return True if
+        points were dropped."""
         if len(self.points) <= MOST:
             return False
         while len(self.points) > MOST:

@@ -28,7 +28,10 @@ class HttpError(Exception):
     """An error response to a request.
 
     status   400 and above
-    field    the wrong field, with the given value and the allowed ones; or else a message
+    field    the wrong field; "" if the error is not about a field
+    given    the value of the wrong field
+    allowed  the allowed values of the field
+    message  the message, if there is no field
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class HttpError(Exception):
 
 
 def refused_by(error: RequestError, status: int = 400) -> HttpError:
-    """Return the error for a wrong value."""
+    """Return the error response for a wrong value."""
     refused = HttpError(status, message=str(error))
     refused.fields = {"field": error.field, "given": error.given, "allowed": error.allowed}
     return refused

@@ -78,7 +78,7 @@ class History:
 
 
 def point(now: float, report: Mapping[str, Any], working: int) -> dict[str, Any]:
-    """Return the point of a report."""
+    """Return the point of the curve that stands for a report."""
     return {
         "time": now,
         "step": report.get("step", report.get("steps")),

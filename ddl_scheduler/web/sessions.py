@@ -84,7 +84,7 @@ class Sessions:
         return caller
 
     async def look_up(self, token: str, csrf: str = "") -> Caller | None:
-        """Return the current owner of the token, or None."""
+        """Return the caller that has this token, or None if the token is not valid."""
         found = await self._database.call(lambda store: store.token_find(token))
         return Caller(*found, token, csrf) if found else None
 

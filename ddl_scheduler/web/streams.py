@@ -64,7 +64,7 @@ async def report_stream(call: CheckedRequest) -> Response:
     headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,15}$"}},
 )
 async def events_stream(call: CheckedRequest) -> Response:
-    """Stream the events from now on, or those after the event with a given number."""
+    """Stream the events from now on, or the events after the one with a given number."""
     last = call.request.headers.get("last-event-id")
     seen: int
     if last or "after" in call.query:
@@ -117,7 +117,7 @@ async def logs_stream(call: CheckedRequest) -> Response:
 
 
 def _offsets(text: str) -> dict[str, int]:
-    """Return the offsets by log at which a client was disconnected."""
+    """Return, for each log, the offset at which the client was disconnected."""
     schema = {
         "type": "object",
         "additionalProperties": api.AFTER,

@@ -88,8 +88,8 @@ def tenants_view(store: Store, service: AppContext, sees: str | None) -> list[di
 
 
 def suspects_view(store: Store, sees: str | None) -> list[dict[str, Any]]:
-    """Return the hosts where audits have found wrong workers. The job's number and the finding's
-    text are included only if the caller may see that job."""
+    """Return the hosts where audits have found workers that computed wrongly. The job's number and
+    the finding's text are included only if the caller may see that job."""
     found = []
     for host, when, job, text in store.hosts_marked():
         record = store.job_find(job)
