@@ -206,7 +206,7 @@ class Executor:
         return new
 
     def _announce(self, new: list[MemberCall]) -> bool:
-        """Exchange the members' new calls. Return True if there were any."""
+        """Exchange the members' new calls. Return True if any member has announced a call."""
         everyone = self._exchange(new)
         joined = set()
         for member, calls in enumerate(everyone):
@@ -220,7 +220,8 @@ class Executor:
         return any(everyone)
 
     def _perform(self) -> None:
-        """Perform the operations that all members have called, except the joined members."""
+        """Perform the operations that all members have called. A joined member counts as having
+        called each of them. If all members have joined, complete their calls of join()."""
         size = self._members.size()
         for key, called in list(self._calls.items()):
             if len({*called, *self._joined}) == size:
@@ -270,7 +271,7 @@ class Executor:
         request.future.set_result(result)
 
     def _fail(self, error: Exception) -> None:
-        """Fail all announced operations after an exchange with the members failed."""
+        """Fail all announced operations, because an exchange with the members has failed."""
         if self._aborted:
             error = HorovodInternalError(
                 "the process set was closed before all members called this"
@@ -318,7 +319,8 @@ class Executor:
 
 
 def _with_call(call: MemberCall, error: Exception) -> Exception:
-    """Return the error of an exchange with the members, with the call that has failed by it."""
+    """Return the error of a failed exchange, with the call that failed because of it in its
+    message."""
     return type(error)(f"{call}: {error}")
 
 

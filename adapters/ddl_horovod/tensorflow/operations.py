@@ -303,7 +303,8 @@ def _run(
     tensors: Sequence[tf.Tensor],
     outputs: Sequence[Any],
 ) -> list[tf.Tensor]:
-    """Perform an eager operation, or add it to the graph. outputs has the types and shapes."""
+    """Perform an eager operation, or add it to the graph. `outputs` have the types and shapes of
+    the results."""
     process_set = operation.process_set
     process_set.rank()
     if tf.executing_eagerly():

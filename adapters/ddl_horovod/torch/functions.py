@@ -49,8 +49,9 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Copy the root's optimizer state to all members. Other members need no state before. Gradients
-    that are None are set to zeros. model is not used. Raises ValueError for torch.optim.LBFGS."""
+    """Copy the root's optimizer state to all members. The other members' optimizers need not have a
+    state yet. Gradients that are None are set to zeros. model is not used. Raises ValueError for
+    torch.optim.LBFGS."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("optimizer is a torch.optim.LBFGS, whose state cannot be broadcast")
     state = broadcast_object(optimizer.state_dict(), root_rank, None, process_set)
