@@ -302,8 +302,8 @@ def _form(like: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def _op(op: str, arrays: Sequence[Array]) -> int:
-    """Return the ddl_op. Raises Unsupported, before a program is compiled, if libddl does not
-    support the op for the arrays' types."""
+    """Return the ddl_op of this name. Raises Unsupported, before a program is compiled, if libddl
+    does not support it for the arrays' types."""
     number = op_value(op)
     for array in arrays:
         if not adapter.has_op(str(array.dtype), op):
@@ -358,7 +358,7 @@ def _sum_parts(
 def _call(
     primitive: Primitive, comm: Communicator | None, *arrays: Array, **parameters: Any
 ) -> Array:
-    """Return the only result of an operation of all ranks, or of a communicator's ranks."""
+    """Run an operation of all ranks, or of a communicator's ranks, and return its only result."""
     which, _, size = members(comm)
     (result,) = primitive.bind(*arrays, comm=which, size=size, **parameters)
     return result

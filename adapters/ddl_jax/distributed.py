@@ -70,7 +70,8 @@ def initialize(*, timeout: float | None = None) -> None:
 
 
 def _leave(library: ctypes.CDLL) -> bool:
-    """Take the world back from jaxlib. Return whether all threads have stopped using it."""
+    """Wait for this thread's programs, and close the MPI of jaxlib. Return True if no thread uses
+    it any more."""
     import jax
 
     # A thread's programs run in order, even if jit is disabled. So this one ends after all programs
@@ -81,7 +82,8 @@ def _leave(library: ctypes.CDLL) -> bool:
 
 
 def _coordinator(comm: Any, master: str | None) -> str:
-    """Return rank 0's host and a free port of it, on all ranks."""
+    """Return the address for jax's coordinator on all ranks: rank 0's host, and a free port on
+    it."""
     own = ""
     if comm.rank == 0:
         host = adapter.host_for(comm, master)

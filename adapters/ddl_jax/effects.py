@@ -12,7 +12,7 @@ from jax._src import effects
 
 
 class DdlEffect(effects.Effect):
-    """A JAX effect of the operations. This one does not order them."""
+    """A JAX effect of the operations that does not order them."""
 
     def __str__(self) -> str:
         return "ddl"

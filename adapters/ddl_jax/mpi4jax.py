@@ -147,8 +147,8 @@ def scan(x: Any, op: Op, *, comm: Comm | None = None) -> jax.Array:
 
 
 def scatter(x: Any, root: int, *, comm: Comm | None = None) -> jax.Array:
-    """Return the root's x[i] on process i. On the root, x has `size` rows; elsewhere x has the form
-    of the result."""
+    """Return the root's x[i] on process i. On the root, x has `size` rows; elsewhere x has the
+    shape and dtype of the result."""
     part, own = _part(comm), as_array(x)
     _, rank, size = _members(comm)
     if rank == root:
@@ -170,7 +170,7 @@ def recv(
     comm: Comm | None = None,
     status: Status | None = None,
 ) -> jax.Array:
-    """Receive an array of x's form from process source. Fills status."""
+    """Receive an array with the shape and dtype of x from process source. Fills status."""
     part, chosen = _part(comm), _tag(tag)
     result, sender = collectives.recv(x, _source(source), chosen, comm=part, with_source=True)
     if status is not None:

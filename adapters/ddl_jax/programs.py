@@ -42,8 +42,8 @@ def jit(function: None = None, **options: Any) -> Callable[[Function], Function]
 
 def jit(function: Any = None, **options: Any) -> Any:
     """Compile a function with operations of ddl_jax, like jax.jit. A call of the result takes a few
-    microseconds instead of a hundred. The two may be mixed. Without a function, return a decorator
-    with these options.
+    microseconds instead of a hundred. A program may also use jax.jit. Without a function, return a
+    decorator with these options.
 
     options: the options of jax.jit. Some functions are called in the same way as with jax.jit,
     without the faster path: functions with shardings, functions with other ordered effects (ordered

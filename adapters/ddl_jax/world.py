@@ -36,10 +36,9 @@ class _World(adapter.World):
         _build.handler().ddl_jax_open(adapter.address(comm))
 
     def _closing(self) -> bool:
-        """Wait for the operations and the programs of jax's own collectives that this thread has
-        started, and a few seconds for operations of other threads. Then abort them. Drops their
-        errors.
-        """
+        """Wait for this thread's operations and programs of jax's own collectives, and a few
+        seconds for other threads' operations. Then abort the operations that are still pending.
+        Errors of operations are dropped."""
         import jax
 
         from ddl_jax import _build, programs

@@ -59,8 +59,8 @@ def like(leaf: Any, value: flat.Values) -> Any:
 
 
 def check(tree: Any, before: Any) -> None:
-    """Raise RuntimeError if the leaves of a state have changed: a joining worker starts with the
-    leaves of the initial state."""
+    """Raise RuntimeError if the tree has other leaves than the tree `before`, because a joining
+    worker starts with the leaves of the initial state."""
     if _form(tree) == _form(before):
         return
     now, then = ({name: _describe(leaf) for name, leaf in _named(each)} for each in (tree, before))
