@@ -30,8 +30,9 @@ class BroadcastModel(keras.callbacks.Callback):
     All ranks therefore start with equal values, even if only the root has loaded a checkpoint. See
     ddl_keras.broadcast_model.
 
-    If the model is not built on all ranks, as on TensorFlow without keras.Input, they get the
-    root's values after the first batch, or the values from before it if the root's model was built.
+    If the model is not built on all ranks at that time, as on TensorFlow without keras.Input, the
+    values are copied after the first batch. If the root's model was already built, the ranks get
+    the values that it had before this batch.
 
     comm  a communicator whose ranks take part, instead of all
     """
@@ -98,13 +99,14 @@ class AverageMetrics(keras.callbacks.Callback):
 
 
 class LearningRateSchedule(keras.callbacks.Callback):
-    """A callback that sets the learning rate to `initial` times `multiplier`. It sets it only
+    """A callback that sets the learning rate to `initial` times `multiplier`. It sets the rate only
     before batches at which the rate changes, so several such callbacks may follow one another.
 
     initial      the rate that is multiplied
     multiplier   a number, or a function of the epoch
-    start, end   the epochs in which it sets the rate, `end` not included; None: to the last one
-    staircase    whether the rate changes with whole epochs only, or for each batch
+    start        the first epoch in which the callback sets the rate
+    end          the first epoch in which it no longer sets the rate; None: there is none
+    staircase    True to change the rate with whole epochs only, False to change it for each batch
     """
 
     def __init__(
@@ -126,7 +128,8 @@ class LearningRateSchedule(keras.callbacks.Callback):
         self._last: float | None = None
 
     def rate(self, epoch: float) -> float | None:
-        """Return the rate at a time in epochs; None: do not change it."""
+        """Return the rate at a time in epochs, or None if the callback does not set the rate
+        then."""
         if epoch < self._start or (self._end is not None and epoch >= self._end):
             return None
         time_ = float(int(epoch)) if self._staircase else epoch
@@ -197,9 +200,9 @@ class Checkpoint(keras.callbacks.ModelCheckpoint):
 
 
 class Timeline(keras.callbacks.Callback):
-    """A callback that writes a trace of epochs, batches and evaluations. Open it in chrome://tracing
-    or Perfetto. Each rank writes its own file when training ends. Together the files show which
-    ranks wait for which.
+    """A callback that writes a trace of epochs, batches and evaluations. Chrome's tracing page and
+    Perfetto show it. Each rank writes its own file when training ends. Together, the files show
+    which ranks wait for which.
 
     file  the name of the file, in which {rank} stands for the rank
     """

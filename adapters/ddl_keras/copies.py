@@ -21,10 +21,10 @@ _numbers = count()
 
 
 class _Name(str):
-    """The name of one class, by which Keras finds this class in a config in memory.
+    """The name of a subclass, by which Keras finds the subclass in a config in memory.
 
-    As a key it differs from an equal string. A config in a file has the plain string, and so the
-    original class.
+    As a key of a dictionary, it differs from an equal string. A config in a file contains the plain
+    string, which names the original class.
     """
 
     def __init__(self, _: str) -> None:
@@ -53,7 +53,8 @@ def saved_as_base(subclass: Class) -> Class:
 
 
 class _Shared:
-    """Options with communicators, which a copy in the process shares with the original."""
+    """Options with communicators. A copy of an object within the process shares them with the
+    original."""
 
     def __init__(self, options: Any) -> None:
         self.options = options

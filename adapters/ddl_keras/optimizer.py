@@ -42,26 +42,27 @@ def DistributedOptimizer(
         model.compile(ddl.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss)
 
     optimizer        any optimizer, including a LossScaleOptimizer, or its name. Under the global
-                     dtype policy mixed_float16 any other one is wrapped in a LossScaleOptimizer, as
-                     Model.compile does; a custom training loop calls its scale_loss
+                     dtype policy mixed_float16, any other optimizer is wrapped in a
+                     LossScaleOptimizer, as Model.compile does; a custom training loop calls its
+                     scale_loss
     op               "average" or "sum" of the ranks' gradients
     compression      "f16" or "bf16": gradients of float32 and float64 are sent in that type
     sparse_as_dense  for TensorFlow's IndexedSlices: see ddl_tensorflow.allreduce_gradients
     backward_passes_per_step  number of batches whose gradients are accumulated before the optimizer
-                              applies their average; sets its gradient_accumulation_steps (with loss
-                              scaling and a MultiOptimizer that of the inner optimizers)
+                              applies their average; sets its gradient_accumulation_steps. With loss
+                              scaling and in a MultiOptimizer, sets the inner optimizers' instead
     comm             a communicator of `split` or `subset`: the ranks whose gradients are applied;
                      None: all. Supported on TensorFlow and JAX
 
     All ranks do the same number of steps. Gradients are reduced as one group per step, before
     clipping. With accumulation, on TensorFlow and PyTorch, they are reduced only in the steps that
-    apply them. With loss scaling they are reduced for every batch, so that all ranks find the same
-    batches finite; only those are accumulated and count for backward_passes_per_step. They are also
-    reduced for every batch with a MultiOptimizer.
+    apply them. With loss scaling, they are reduced for every batch, so that all ranks agree on
+    which batches are finite. Only finite batches are accumulated, and count for
+    backward_passes_per_step. With a MultiOptimizer, gradients are also reduced for every batch.
 
-    Copies of the optimizer also reduce gradients: by copy, by pickle, by its class and its config.
-    A saved model, or a config in a file, has the original optimizer, so it loads without libddl;
-    `DistributedOptimizer(model.optimizer)` then continues from its state.
+    Copies of the optimizer, made by copy, by pickle, or from its class and config, also reduce
+    gradients. A saved model, or a config in a file, has the original optimizer, so it loads without
+    libddl; `DistributedOptimizer(model.optimizer)` then continues from its state.
 
     Raises ddl_core.errors.InvalidArgument for arguments out of range. The training function later
     raises the errors of the adapter's grouped_allreduce.
@@ -92,7 +93,7 @@ def reduce_gradients(
     sparse_as_dense: bool,
     options: Mapping[str, Any],
 ) -> list[Any]:
-    """Return all ranks' gradients, with None for missing ones."""
+    """Return the combined gradients of all ranks, with None in place of missing gradients."""
     if keras.backend.backend() == "tensorflow":  # it has sparse gradients
         reduced: list[Any] = adapter.allreduce_gradients(
             gradients,
@@ -120,7 +121,8 @@ def reduce_gradients(
 
 
 def _appliers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """Return the optimizers that accumulate and apply gradients, to which others delegate."""
+    """Return the optimizers that accumulate and apply gradients: the inner optimizers if this one
+    delegates to them, else this one."""
     if isinstance(optimizer, _SCALING):
         return _appliers(optimizer.inner_optimizer)
     if isinstance(optimizer, keras.optimizers.MultiOptimizer):
@@ -163,7 +165,8 @@ def _distribute(
 
 @contextmanager
 def _once(gradients: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
-    """Reduce the gradients, unless the optimizer that delegates to this one has reduced them."""
+    """Yield the reduced gradients. They are not reduced again if the optimizer that delegates to
+    this one has reduced them."""
     if _is_reduced.get():
         yield gradients
         return
@@ -176,7 +179,7 @@ def _once(gradients: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Seq
 
 
 def _distributed(base: Any, settings: Mapping[str, Any]) -> type:
-    """Return a subclass that reduces gradients."""
+    """Return a subclass of `base` that reduces gradients."""
     # Only Keras' own way of applying gradients calls `_clip_gradients` with the accumulated ones.
     by_keras = all(
         getattr(base, name) is getattr(_OPTIMIZER, name)
@@ -216,10 +219,11 @@ def _distributed(base: Any, settings: Mapping[str, Any]) -> type:
 
 
 def _scale(initialize: Any) -> Any:
-    """Make a LossScaleOptimizer around a DistributedOptimizer reduce the gradients.
+    """Return an `__init__` of LossScaleOptimizer that makes the optimizer reduce the gradients if
+    its inner optimizer is a DistributedOptimizer.
 
-    Model.compile creates one for a model of dtype mixed_float16. It checks for infinities before it
-    calls its inner optimizer, and would skip steps in which other ranks wait.
+    Model.compile creates a LossScaleOptimizer for a model of dtype mixed_float16. It checks for
+    infinities before it calls its inner optimizer, and would skip steps in which other ranks wait.
     """
 
     @functools.wraps(initialize)

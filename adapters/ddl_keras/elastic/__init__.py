@@ -73,7 +73,7 @@ def fit(
     """Train like model.fit, in all processes of the job. Return Keras's History.
 
     model      a compiled model. Its train_step computes the shares
-    data       a data set of (input, target) by number, or a tuple of arrays
+    data       a data set whose samples are (input, target), or a tuple of arrays
     callbacks  callbacks that run in all processes, with the values of the whole job. Keras
                callbacks that write files run in one process; if it dies, in another one
     epochs     passes over the data. The last step of an epoch may extend into the next one

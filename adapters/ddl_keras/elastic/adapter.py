@@ -152,8 +152,8 @@ class KerasAdapter(Flat):
         self.write_metrics(self.totals)
 
     def _named(self) -> dict[str, Any]:
-        """Return the variables by name, with a number: a second model in the process gives its
-        layers other names."""
+        """Return the variables by names that contain their numbers. The layers' own names are not
+        enough, because a second model in the process gives its layers other names."""
         groups = {"model": self.model.variables, "optimizer": self.model.optimizer.variables}
         return {
             f"{kind}.{number}.{each.name}": each

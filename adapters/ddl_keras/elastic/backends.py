@@ -48,7 +48,8 @@ class Keeper:
 
 
 def make_functions(model: keras.Model) -> tuple[Compute, Update]:
-    """Return the functions for the backend that Keras uses in this process."""
+    """Return the functions that compute a share and that update the model, for the backend that
+    Keras uses in this process."""
     keeper = Keeper(model.optimizer)
     return _MAKERS[keras.backend.backend()](model, keeper)
 
