@@ -126,7 +126,8 @@ class Context:
         return _array(tensor)
 
     def forwarded(self, index: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return an input and the output of its shape, or None if both use the same memory."""
+        """Return an input and an output of its shape. If both use the same memory, return this
+        memory and None."""
         send = self.input(index)
         forwarded = c_int(-1)
         with _Status() as status:

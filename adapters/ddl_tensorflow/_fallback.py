@@ -10,10 +10,10 @@ Design notes.
 A kernel holds a thread of TensorFlow until its operation is complete. (The C API has asynchronous
 kernels, but frees their callback when they return.) So all ranks must start operations in the same
 order; otherwise all threads of one rank might wait for operations that have no thread on another.
-Within a tf.function, operations with effects run in the order of the program. In the function of
-gradients that TensorFlow creates for a tape outside they do not, so each operation of a graph gets
-a control dependency on the previous one. In a plain graph, which ranks may build in any order,
-operations are not supported.
+Within a tf.function, operations with effects run in the order of the program. In the gradient
+function that TensorFlow creates for a tape outside of the tf.function, they do not, so each
+operation of a graph gets a control dependency on the previous one. In a plain graph, which ranks
+may build in any order, operations are not supported.
 
 TensorFlow never frees a kernel's argument, so kernels of equal attributes share it.
 """
@@ -85,7 +85,8 @@ class PendingWorld:
 
     @contextmanager
     def operation(self, name: str) -> Iterator[ddl_core.Comm]:
-        """Yield the comm for the only pending operation of this name."""
+        """Yield the comm for an operation of this name. Waits first until no other operation of
+        this name is pending."""
         with self._changed:
             self._started += 1
             self._changed.wait_for(lambda: name not in self._names)
@@ -101,7 +102,7 @@ class PendingWorld:
 
 
 class Worlds:
-    """The open worlds: number 0 has all ranks, others have some."""
+    """The open worlds. Number 0 has all ranks, and each other number has some of them."""
 
     def __init__(self) -> None:
         self._open: dict[int, PendingWorld] = {}
@@ -135,7 +136,7 @@ worlds = Worlds()
 
 
 class _Node(NamedTuple):
-    """The argument of a kernel."""
+    """The attributes of a graph operation, which are passed to its kernel."""
 
     what: str
     name: str  # "" means matched by order
@@ -248,7 +249,7 @@ def _parts(given: np.ndarray, tensor: np.ndarray, size: int, argument: str) -> n
 
 
 def _times(rows: np.ndarray, tensor: np.ndarray) -> list[int]:
-    """Return the number of elements for each number of rows of the tensor."""
+    """Convert numbers of the tensor's rows to numbers of elements."""
     width = int(np.prod(tensor.shape[1:], dtype=np.int64))
     return [int(each) * width for each in rows]
 
@@ -264,7 +265,7 @@ _LAST = "_ddl_last"  # attribute of a graph: its latest operation
 
 
 class _FallbackOp(NamedTuple):
-    """An operation, the same as in csrc/ops.cpp and csrc/kernels.cpp."""
+    """The definition of an operation, as in csrc/ops.cpp and csrc/kernels.cpp."""
 
     attributes: list[str]
     inputs: list[str]
@@ -363,7 +364,9 @@ def _runner(operation: _FallbackOp) -> Callable[[c.Context, _Node], tuple[int, s
 
 
 def _shaped(what: str, operation: _FallbackOp, wrapper: Any, reason: str) -> Callable[..., Any]:
-    """Return the operation's function, which sets the known shapes in the graph."""
+    """Return the function that adds the operation to a graph and sets the shapes of its results, as
+    far as they are known. It raises Unsupported, with the reason, where only the native part
+    works."""
 
     def call(*inputs: Any, **attributes: Any) -> Any:
         if tf.executing_eagerly():

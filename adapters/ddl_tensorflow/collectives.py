@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on tensors of all ranks, under the names that all adapters of libddl share.
 
-All work eagerly, in tf.function and in functions compiled by XLA, and have gradients. Eager
-operations are matched by the order of their calls. In a graph, operations are matched by name,
-since TensorFlow starts independent operations in any order. The default name (naming.py) consists
-of the function's name and the position in it, so all ranks must trace the same functions. In a
-graph of TensorFlow 1 it consists of the names of the first and the last input instead.
+All operations work eagerly, in tf.function and in functions compiled by XLA, and have gradients.
+Eager operations are matched by the order of their calls. In a graph, operations are matched by
+name, since TensorFlow starts independent operations in any order. The default name (naming.py)
+consists of the function's name and the operation's position in it, so all ranks must trace the same
+functions. In a graph of TensorFlow 1, it consists of the names of the first and the last input
+instead.
 
-If an operation has a communicator, `comm`, "all ranks" means its ranks.
+If an operation has a communicator, `comm`, "all ranks" means the communicator's ranks.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def reduce_scatter(
 
     All ranks call it. Sums and averages have a gradient. Raises like `allreduce`, and
     InvalidArgument, or tf.errors.InvalidArgumentError in a graph that does not know the shape, if
-    the tensor cannot be divided so.
+    the tensor cannot be divided like this.
     """
     number, rank, size = members(comm)
     given = [] if rows is None else adapter.check_rows("rows", rows, size)

@@ -79,7 +79,7 @@ def _operations() -> Any:
 
 
 def _linear(op: tf.Operation) -> str:
-    """Return the operation's op. Raises LookupError if it has no gradient."""
+    """Return the operation's reduction. Raises LookupError if the reduction has no gradient."""
     name: str = op.get_attr("op").decode()
     if name not in ("sum", "average"):
         raise LookupError(

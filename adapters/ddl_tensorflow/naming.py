@@ -95,8 +95,8 @@ def _number(name: str, comm: int) -> int:
 
 def _traced_function() -> Any:
     """Return an object that identifies the tf.function that this thread traces, or None. It is the
-    same for each trace. TensorFlow's graphs do not have it, so it comes from the frame that traces.
-    """
+    same object for each trace of the function. TensorFlow's graphs do not contain it, so it is read
+    from the stack frame that traces."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_create_concrete_function":

@@ -37,7 +37,8 @@ def gradient_residual(variables: Iterable[Any]) -> tf.Variable:
 
 @dataclass(frozen=True)
 class _Packed:
-    """A function that performs a packed all-reduce; equal ones are one function of the graph."""
+    """A function that performs a packed all-reduce. Equal objects count as one function of the
+    graph."""
 
     comm: int
     op: Any

@@ -43,7 +43,7 @@ class Job(Loop):
 
     model       a tf.Module or Keras model whose variables exist
     optimizer   an object with `variables`, such as a Keras optimizer; the job builds it if needed
-    generators  generators that shares use, besides the attributes of the model's modules
+    generators  random generators that shares use and that are not attributes of the model's modules
     batch, logical, seed, threads, comm, watchdog, checkpoint, every, keep: see docs/elastic/
     """
 
