@@ -62,8 +62,8 @@ def load_ahead() -> None:
 
 
 def module_or_none() -> ModuleType | None:
-    """Return the native module, or None if ddl_torch.fallback must replace it. The reason is
-    DDL_TORCH_NATIVE=0, or that it cannot be compiled, which causes a warning."""
+    """Return the native module, or None if ddl_torch.fallback must replace it: if DDL_TORCH_NATIVE
+    is 0, or if the module cannot be compiled, which causes a warning."""
     global _missing
     if not torch_choices.native():
         return None
@@ -94,7 +94,7 @@ def part() -> native.Part:
 
 
 def prebuilt_name(version: str, commit: str | None, abi: str) -> str:
-    """Return the beginning of the name of a prebuilt part's folder; packaging/torch_parts.py."""
+    """Return the beginning of a prebuilt part's folder name; see packaging/torch_parts.py."""
     return f"torch-{version.partition('+')[0]}-{str(commit)[:12]}-{abi}"
 
 

@@ -46,7 +46,8 @@ def allreduce_parts(operands: Tensor, workers: int, op: Op = "sum", *, group: An
 def reduce_scatter_parts(
     operands: Tensor, workers: int, op: Op = "sum", *, group: Any = None
 ) -> Tensor:
-    """Return this rank's rows of the result of `allreduce_parts`. All ranks get the same number.
+    """Return this rank's rows of the result of `allreduce_parts`. All ranks get the same number of
+    rows.
 
     operands  as in `allreduce_parts`; each worker's tensor has a number of rows, along its first
               dimension, that is a multiple of the number of ranks
@@ -57,8 +58,8 @@ def reduce_scatter_parts(
 
 
 def _outside_graphs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return the function, at which torch.compile breaks its graph. Do not import torch.compile's
-    modules, which takes seconds."""
+    """Return a form of the function at which torch.compile breaks its graph. This does not import
+    torch.compile's modules, which would take seconds."""
     return torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function
 
 

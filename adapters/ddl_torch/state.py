@@ -58,8 +58,8 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root: int = 0) -
     """Copy the root's optimizer state_dict (step counts, momenta, learning rates, ...) to all
     ranks, for example after the root has loaded a checkpoint.
 
-    All ranks call this with optimizers of the same parameters. Other ranks need no state before.
-    Raises the errors of `broadcast_object`.
+    All ranks call this with optimizers of the same parameters. The other ranks' optimizers need not
+    have a state yet. Raises the errors of `broadcast_object`.
     """
     tensors: list[Tensor] = []
 

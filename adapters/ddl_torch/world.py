@@ -125,14 +125,14 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Return the rank of this process among the processes that share its memory. Raises
-    InvalidState before `init`."""
+    """Return the rank of this process among the ranks that share memory with it (normally all ranks
+    on its host). Raises InvalidState before `init`."""
     return _local()[0]
 
 
 def local_size() -> int:
-    """Return the number of processes that share this process's memory, including itself. Raises
-    InvalidState before `init`."""
+    """Return the number of ranks that share memory with this process (normally all ranks on its
+    host), including itself. Raises InvalidState before `init`."""
     return _local()[1]
 
 

@@ -56,9 +56,10 @@ class Job(RoundsLoop):
     comm                   a comm of the job's processes; None: the processes that `ddl elastic run`
                            started, else the result of ddl_core.init
     watchdog               seconds that the others wait for a process that hangs; 0 means no limit
-    clip_norm              a constant: the largest norm of the averaged gradients, which the job
-                           scales down to it before `optimizer.step()`; None: it does not. The
-                           norm is added in a fixed order, see `norm`
+    clip_norm              a constant: the maximum norm of the averaged gradients. If the norm is
+                           larger, the job scales the gradients down to it before
+                           `optimizer.step()`. None: no clipping. The norm is summed in a fixed
+                           order, see `norm`
     also                   other objects with a state that the loop changes, by name: schedules,
                            averaged models, gradient scalers; saved and sent to joining processes
     strict                 make hidden state an error, not a warning: docs/elastic/reference.md
@@ -141,11 +142,11 @@ class Job(RoundsLoop):
                         None: SGD with lr=0.7 and Nesterov momentum 0.9
         moments         the state with which the job's optimizer starts a logical worker's steps.
                         "averaged": the average over all logical workers at the end of the last
-                        round, which is part of the sum. "fresh": the state before the first round,
-                        usually none
+                        round, which is computed together with the average of the changes. "fresh":
+                        the state before the first round, usually none
         loader_workers, collate  see steps
 
-        Raises ValueError.
+        Raises ValueError for an invalid argument.
         """
         self._adapter.set_outer(outer, moments)
         options: dict[str, Any] = {"loader_workers": loader_workers, "collate": collate}

@@ -225,8 +225,8 @@ class TorchAdapter(Loading, Searched):
         return self._read(self.optimizer)
 
     def _read(self, optimizer: Any) -> protocol.State:
-        """Return the state with this optimizer. The loss and the norm of the last step are in it,
-        so that they are the same on joining ranks and after a resume."""
+        """Return the state, with this optimizer's state. It includes the loss and the norm of the
+        last step, so that they are the same on joining ranks and after a resume."""
         figures = {"loss": self.loss, "norm": self.clipping.norm}
         state = elastic_state.read(self.model, optimizer, self._also, self._outer)
         return state | {f"{protocol.MODE}{n}": pack(n, value) for n, value in figures.items()}

@@ -11,7 +11,7 @@ from ddl_elastic.sharded.norms import Sums, find_factor, find_norm
 
 
 class Clipping:
-    """The clipping of gradients at the norm `limit`, or none.
+    """The clipping of gradients to the norm `limit`. None means no clipping.
 
     norm  the norm of the last step's gradients before they were clipped; nan without a limit
     """
@@ -28,9 +28,11 @@ class Clipping:
     ) -> float:
         """Return the factor that clips the gradients, and set `norm`.
 
-        order       the model's parameters; another bucket_bytes may change the order of buckets
+        order       the model's parameters in the order in which their squares are added; another
+                    bucket_bytes may change the order of buckets
         parameters  the parameters in the order of buckets
-        squares     returns the sums of their gradients' squares, before the division by `weight`
+        squares     returns the sums of each parameter's squared gradients, before the division by
+                    `weight`
         """
         if self.limit is None:
             return 1.0

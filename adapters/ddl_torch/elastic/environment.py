@@ -12,7 +12,8 @@ from ddl_elastic.base import environment
 
 
 def describe(model: torch.nn.Module) -> dict[str, str]:
-    """Return these facts by name; see ddl_elastic.frameworks.protocol.Framework.environment."""
+    """Return the versions and the hardware by name; see
+    ddl_elastic.frameworks.protocol.Framework.environment."""
     built = torch.__config__.show()
     found = {
         "PyTorch": torch.__version__,

@@ -90,8 +90,8 @@ class Gradients:
         return parameter.grad.to("cpu", wide(parameter)).contiguous()
 
     def apply(self, result: ShareArrays, weight: float, factor: float = 1.0) -> None:
-        """Set the gradients of the parameters that any share used, and clear the others. They are
-        divided by `weight` and then multiplied by `factor`."""
+        """Set the gradients of the parameters that any share used, and clear the other gradients.
+        The gradients are divided by `weight` and then multiplied by `factor`."""
         parts, used = [*chain.from_iterable(result.parts)], result.numbers.tolist()[2:]
         if weight != 1:
             for section in result.gradients:

@@ -17,7 +17,8 @@ _FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttenti
 
 
 class InRanges(Tensor):
-    """A stand-in for a gradient, between the end of the vote and the optimizer's step."""
+    """A stand-in for a gradient from the end of the vote to the optimizer's step. Its use raises
+    RuntimeError."""
 
     WHY = (
         "a sharded job has the gradients of this process's ranges only, so a program cannot use the"
@@ -36,7 +37,7 @@ def stand_in(parameter: nn.Parameter) -> Tensor:
 
 
 class GivenGradients:
-    """The gradients of the shards, which are set when the optimizer's step begins, and removed when
+    """The gradients of the shards. They are set when the optimizer's step begins, and removed when
     it ends."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -56,7 +57,7 @@ class GivenGradients:
         self._parts.clear()
 
     def come_last(self) -> None:
-        """Set the gradients after all hooks that the program has registered."""
+        """Set the gradients after all hooks that the program has registered so far have run."""
         self._hook.remove()
         self._hook = self._optimizer.register_step_pre_hook(self._give)
 
@@ -77,8 +78,9 @@ class GivenGradients:
 
 
 def guard_model(model: nn.Module, is_stale: Callable[[], bool], reading: list[bool]) -> None:
-    """Raise an error if the program calls the model's modules or reads their state while the
-    parameters are not up to date. `reading` is not empty while the job itself reads them."""
+    """Make the model's modules raise RuntimeError if the program calls them or reads their state
+    while the parameters are not up to date. `reading` is not empty while the job itself reads the
+    state."""
 
     # A function without `self`, which copies of the model can share.
     def refuse(*_: Any) -> None:
@@ -99,8 +101,8 @@ def guard_model(model: nn.Module, is_stale: Callable[[], bool], reading: list[bo
 def guard_optimizer(
     optimizer: torch.optim.Optimizer, is_sharded: Callable[[], bool], reading: list[bool]
 ) -> None:
-    """Refuse to save and load the state of the sharded optimizer. `reading` is not empty while the
-    job itself does."""
+    """Make the sharded optimizer raise RuntimeError if the program saves or loads its state.
+    `reading` is not empty while the job itself saves or loads it."""
 
     def refuse(*_: Any) -> None:
         if is_sharded() and not reading:

@@ -36,8 +36,8 @@ class Section:
 
 
 class ShareLayout:
-    """The layout of shares with these buckets of parameters and these groups of buffers and of
-    moments, each of one type.
+    """The layout of a share: buckets of parameters, groups of buffers, and groups of optimizer
+    moments. The tensors of a bucket or a group have one type.
 
     op     how the shares' buffers are combined; everything else is averaged
     apart  True to keep the gradients in separate arrays

@@ -65,9 +65,9 @@ class Loading:
 
 @contextmanager
 def keeping_child_handler() -> Iterator[None]:
-    """Restore the SIGCHLD handler that PyTorch replaces in this context. When a loader process is
-    killed, PyTorch's handler raises an error anywhere in the program. Without it, the next batch
-    raises the error, as a LoadingError that names the process."""
+    """Keep the SIGCHLD handler: if PyTorch replaces it in this context, restore it at the end. When
+    a loader process is killed, PyTorch's handler raises an error anywhere in the program. Without
+    PyTorch's handler, the next batch raises the error, as a LoadingError that names the process."""
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGCHLD) if is_main else None
     try:

@@ -16,8 +16,8 @@ from ddl_torch.elastic.tensors import wide
 
 
 class Moments:
-    """The tensors that the optimizer keeps for each parameter after its first step. A parameter
-    that has not been used has none yet, which counts as 0.
+    """The tensors that the optimizer keeps for each parameter after its first step. If a parameter
+    has not been used, its tensors do not exist yet and count as 0.
 
     Raises TypeError if the optimizer keeps anything else.
     """
@@ -38,7 +38,7 @@ class Moments:
                 part.zero_() if found is None else part.copy_(found)
 
     def apply(self, sections: Iterable[Section]) -> None:
-        """Set the tensors to their averages."""
+        """Set the optimizer's tensors to their averages over the shares."""
         for section, slots in zip(sections, self._slots.values(), strict=True):
             for part, (parameter, name, like) in zip(section.parts, slots, strict=True):
                 self._optimizer.state[parameter][name] = part.to(like, copy=True)

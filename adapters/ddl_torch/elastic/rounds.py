@@ -27,11 +27,13 @@ LEARNING_RATE, MOMENTUM = 0.7, 0.9
 class Rounds:
     """The optimizers of a job with rounds, and the values to which each share is reset.
 
-    inner  the optimizer of the local steps
-    outer  the optimizer that applies their average; None: SGD with Nesterov momentum
-    moments  "fresh": each share starts with the state that the inner optimizer had before the first
-           round, usually none; "averaged": with the average over all shares of the last round
-    also   the job's other objects with a state, which local steps must not change
+    inner    the optimizer of the local steps
+    outer    the optimizer that applies the average of the shares' differences; None: SGD with
+             Nesterov momentum
+    moments  the state of the inner optimizer with which each share starts. "fresh": the state from
+             before the first round, usually none. "averaged": the average over all shares of the
+             last round
+    also     the job's other objects with a state, which local steps must not change
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Rounds:
             group.update(_copy(settings))
 
     def forget(self) -> None:
-        """Drop the committed values, because the parameters have been set to other ones."""
+        """Drop the committed values, because the parameters have been set to other values."""
         self._start, self._slots = {}, {}
 
     def backward(self, loss: Tensor) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the adapter in which ddl_elastic/hidden/ searches for hidden state."""
+"""The part of the adapter that ddl_elastic/hidden/ uses to search for hidden state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddl_torch.elastic.rounds import Rounds
 
 
 class Searched:
-    """A base class of the adapter with this part of its interface."""
+    """A base class of the adapter with the methods for this search."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -29,7 +29,7 @@ class Searched:
 
     @property
     def walked(self) -> list[Any]:
-        """The objects that may have a state besides the job's."""
+        """The objects to search for state that is not part of the job's state."""
         return [self.model, self.loss_function] if self.loss_function else [self.model]
 
     def shapes(self) -> list[tuple[int, ...]]:

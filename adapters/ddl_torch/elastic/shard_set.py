@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shards that a rank holds: pieces of parameters, with the optimizer's slots of them."""
+"""The shards that a rank holds: pieces of parameters, with the optimizer's slots for these
+pieces."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class TorchShards:
         return found
 
     def slots(self, piece: TensorPiece) -> dict[str, Any]:
-        """Return the slots of a piece, which one of the shards contains."""
+        """Return the slots of a piece that lies within one of the shards. Raises KeyError if no
+        shard contains it."""
         for each in self.of(piece.array, piece.tensor):
             begin = each.piece.begin
             if begin <= piece.begin and piece.end <= each.piece.end:
@@ -79,7 +81,8 @@ def _describe(name: str, value: Any, is_sharded: bool) -> dict[str, Any]:
 
 
 def make_shard(piece: TensorPiece, parameter: nn.Parameter, table: Table) -> Shard:
-    """Return a shard, whose sharded slots are empty memory."""
+    """Return a shard for a piece of a parameter. Its sharded slots are uninitialized memory, and
+    its other slots are restored from the table."""
     shard = Shard(piece, parameter.detach().view(-1)[piece.begin : piece.end])
     for name, each in table.get(f"{piece.array}.{piece.tensor}", {}).items():
         if "value" in each:
@@ -101,8 +104,9 @@ def stream_slots(
     table: Table,
     gather: Callable[[str, str], Array],
 ) -> tuple[dict[int, dict[str, Any]], dict[str, Callable[[], protocol.Tensor]]]:
-    """Return the slots that are not sharded, by number of the parameter, and functions that return
-    the others, by name in the state. `keys` holds each parameter's tensor and shape."""
+    """Return the slots that are not sharded, by number of the parameter. For each sharded slot,
+    return a function that gathers the whole slot, by the slot's name in the state. `keys` holds
+    each parameter's tensor and shape."""
     slots, sources = dict[int, dict[str, Any]](), dict[str, Callable[[], protocol.Tensor]]()
 
     def make(key: str, name: str, shape: torch.Size) -> protocol.Tensor:
@@ -118,7 +122,7 @@ def stream_slots(
 
 
 class WholeOptimizer:
-    """The optimizer as if it was not sharded, for ddl_torch.elastic.state."""
+    """The optimizer as if it were not sharded, for ddl_torch.elastic.state."""
 
     def __init__(self, groups: list[dict[str, Any]], slots: dict[int, dict[str, Any]]) -> None:
         self.param_groups, self._slots = groups, slots

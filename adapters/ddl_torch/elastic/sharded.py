@@ -33,7 +33,7 @@ OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
 class ShardedAdapter(TorchAdapter):
-    """The PyTorch adapter with a sharded optimizer. The parameters are whole in each rank."""
+    """The PyTorch adapter with a sharded optimizer. Each rank has the whole parameters."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         super().__init__(model, optimizer, **options)
@@ -121,7 +121,8 @@ class ShardedAdapter(TorchAdapter):
         }
 
     def _shard(self) -> None:
-        """Replace the optimizer's parameters by shards that contain all of them."""
+        """Replace the optimizer's parameters by shards. Each of these first shards is a whole
+        parameter."""
         lengths = enumerate(self.lengths())
         whole = [TensorPiece(a, t, 0, n) for a, each in lengths for t, n in enumerate(each) if n]
         shards = self.make(whole, {})
@@ -177,7 +178,7 @@ class ShardedAdapter(TorchAdapter):
     # ---- the state ----
 
     def state(self) -> protocol.State:
-        """Return the whole state, whose slots Shards.prepare has gathered."""
+        """Return the whole state. Shards.prepare has gathered its slots."""
         if not self._arrays:
             return super().state()
         guards.check_memory(self._memory)

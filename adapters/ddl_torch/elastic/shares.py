@@ -51,7 +51,7 @@ class ShareArrays(list[Array]):
 class Share(Sequence[Array]):
     """The results of a share, as arrays that are filled on first access.
 
-    parts  the gradients by bucket; during the backward pass only the first buckets are there
+    parts  the gradients by bucket; during the backward pass, only the first buckets exist
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -99,7 +99,7 @@ class Share(Sequence[Array]):
         return self._arrays
 
     def _have_made(self, arrays: ShareArrays) -> None:
-        """Mark the next array as filled, and use its memory for the gradients."""
+        """Mark the next array as filled, and let `parts` refer to its memory for the gradients."""
         if self._made < len(self.parts):
             self.parts[self._made] = arrays.parts[self._made]
         self._made += 1

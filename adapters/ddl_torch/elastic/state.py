@@ -116,9 +116,10 @@ def write(
     also: Mapping[str, Any],
     outer: torch.optim.Optimizer | None = None,
 ) -> None:
-    """Set the state. Entries that it lacks, such as slots that do not exist yet, are removed.
-    Without `outer`, its entries are ignored: they are loaded again when the program has made it.
-    Raises ValueError if the state belongs to another model or optimizer."""
+    """Load a state into the model, the optimizers and the other objects. Entries that the state
+    lacks, such as slots that do not exist yet, are removed from them. Without `outer`, the entries
+    of an outer optimizer are ignored; they are loaded once the program has created it. Raises
+    ValueError if the state belongs to another model or optimizer."""
     modes = {key.removeprefix(MODE): unpack(key, state[key]) for key in state if is_mode(key)}
     _compare_groups(modes.get("groups"), _group_names(model, optimizer))
     others: dict[str, dict[str, Any]] = {

@@ -285,8 +285,8 @@ class ProcessGroup(dist.ProcessGroup):
         return self._run([(name, arguments, {"op": op})], [output])
 
     def allreduce_packed(self, tensor: Tensor, residual: Tensor, op: Op, wire: str) -> Work:
-        """Sum or average a tensor, sent between hosts in this wire format. The residual has
-        as many elements. Both are of float32, contiguous, on the host."""
+        """Sum or average a tensor, sent between hosts in this wire format. `residual` has as many
+        elements as `tensor`. Both are of float32, contiguous, on the host."""
         keywords = {"op": op, "residual": as_buffer(residual), "wire": wire}
         return self._run([("allreduce", (as_buffer(tensor),), keywords)], [tensor])
 
