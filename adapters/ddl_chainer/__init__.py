@@ -83,6 +83,7 @@ def create_communicator(name: str = "ddl") -> Communicator:
 
 
 def DistributedOptimizer(optimizer: Any) -> Any:
-    """Return a `create_multi_node_optimizer` with the communicator of all ranks. It averages the
-    gradients before each update. The first update only gives all ranks the parameters of rank 0."""
+    """Return the optimizer of chainermn.create_multi_node_optimizer, with the communicator of all
+    ranks. It averages the gradients before each update. The first update only gives all ranks the
+    parameters of rank 0."""
     return create_multi_node_optimizer(optimizer, create_communicator())

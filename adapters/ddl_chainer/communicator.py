@@ -67,7 +67,8 @@ class Communicator(chainermn.CommunicatorBase):
                 self._comm.send(part, dest, tag=tag)
 
     def recv(self, source: int, tag: int) -> Any:
-        """Return the array, or the tuple of arrays, that the rank passed to `send`."""
+        """Return the array, or the tuple of arrays, that rank `source` passed to `send` with the
+        same tag."""
         several, kinds = self.recv_obj(source, tag=tag)
         parts = [np.empty(shape, dtype) for shape, dtype in kinds]
         for part in parts:
@@ -117,7 +118,8 @@ class Communicator(chainermn.CommunicatorBase):
         return _parts(received, [kinds[self.rank]])[0]
 
     def alltoall(self, xs: Sequence[Any]) -> tuple[Array, ...]:
-        """Return each rank's xs[this rank]. `xs` has one array for each rank."""
+        """Send xs[r] to each rank r. Return the received arrays in the order of ranks. `xs` has one
+        array for each rank."""
         own = [_array(f"xs[{index}]", x) for index, x in enumerate(xs)]
         _check_length("xs", own, self.size)
         everyones = adapter_arrays.allgather_object(self._comm, [(x.shape, x.dtype) for x in own])
@@ -138,7 +140,7 @@ class Communicator(chainermn.CommunicatorBase):
         adapter_arrays.check(text)
 
     def recv_obj(self, source: int, status: Any = None, tag: int = 0) -> Any:
-        """Return the object that the rank passed to `send_obj` with the same tag. `status` is
+        """Return the object that rank `source` passed to `send_obj` with the same tag. `status` is
         ignored."""
         length = np.empty(1, np.int64)
         self._comm.recv(length, source, tag=tag)

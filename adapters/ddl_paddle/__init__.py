@@ -63,7 +63,7 @@ class DistributedOptimizer(adapter_arrays.OptimizerOf):
         self._optimizer.step()
 
     def minimize(self, loss: Any, *arguments: Any, **options: Any) -> Any:
-        """Do the same as `step`. Paddle's older programs call it after `loss.backward()`."""
+        """Do the same as `step`. Older Paddle programs call this after `loss.backward()`."""
         self._average()
         return self._optimizer.minimize(loss, *arguments, **options)
 

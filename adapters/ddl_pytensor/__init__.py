@@ -16,7 +16,7 @@ ddl_jax. The framework is the first of pytensor, aesara and theano that the prog
 the program has imported none, it is the first one that is installed.
 
 A compiled function runs its operations in the order of the graph, so all ranks must compile the
-same graphs. A derivative is the derivative of the sum of all ranks' results.
+same graphs. Derivatives refer to the sum of all ranks' results.
 """
 
 from __future__ import annotations
