@@ -33,7 +33,8 @@ __all__ = list(ddl_core.__all__)
 
 
 class _Loader(InspectLoader):
-    """The loader of a module by its second name. It returns the module imported by its own name.
+    """A loader for the second name of a module, such as ddl.torch. It returns the module that was
+    imported by its own name.
 
     spec  the spec of the module's own name
     """

@@ -11,7 +11,7 @@
     allreduce_gradients = _world.allreduce_gradients
 
 `allreduce_gradients` is not exported here, since the gradients of some frameworks are trees. The
-functions of this module itself take NumPy's arrays. They exist for their types.
+functions of this module itself take NumPy's arrays. They exist only for type checkers.
 """
 
 from __future__ import annotations

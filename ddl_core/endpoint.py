@@ -19,21 +19,23 @@ from ddl_core.handles.endpoint_handle import EndpointHandle
 class Endpoint(EndpointHandle):
     """The identity of this process and its listening ports. Outlives its comms; a context manager.
 
-    secret       the secret of the job, which its processes prove to each other; "": none; None:
-                 DDL_SECRET, else the text of the file DDL_SECRET_FILE, else ""
+    secret       the secret of the job; its processes prove to each other that they know it. "": no
+                 secret. None: DDL_SECRET, else the text of the file DDL_SECRET_FILE, else ""
     host         the IP address to listen on and to send to peers; None: as `interfaces` selects
     interfaces   the network interfaces to use: beginnings of names, or networks; a leading "^"
-                 excludes them, as in "eth,^eth3,10.1.0.0/16"; None: DDL_INTERFACES, else all except
+                 excludes them, as in "eth,^eth3,10.1.0.0/16". None: DDL_INTERFACES, else all except
                  the interfaces of containers and 169.254.0.0/16
     ports        the range of ports to choose from, such as "20000-20100"; None: DDL_PORTS, else any
     sockets      the number of sockets for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
-    encrypt      True to encrypt TCP, equal on all members; requires a secret; None: True if
+    encrypt      True to encrypt TCP, equal on all members; requires a secret. None: True if
                  DDL_ENCRYPT is 1
 
-    Raises InvalidArgument for a host that is not an IP address, interfaces that do not exist, ports
-    that are not a range, a secret's file that other users can read, or encryption without a secret;
-    SystemRefused if the operating system gives no port or no thread; Unsupported for a secret
-    without libcrypto.
+    Raises
+        InvalidArgument  for a host that is not an IP address, interfaces that do not exist, ports
+                         that are not a range, a secret's file that other users can read, or
+                         encryption without a secret
+        SystemRefused    if the operating system gives no port or no thread
+        Unsupported      for a secret without libcrypto
     """
 
     def __init__(

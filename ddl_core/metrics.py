@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log no scrapes."""
+        """Do nothing: scrapes are not logged."""
 
 
 def _forked() -> None:

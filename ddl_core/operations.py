@@ -30,9 +30,9 @@ Numbers = Sequence[SupportsIndex]
 class Operations:
     """All operations except `recv`, which returns different results in a Comm and a Group.
 
-    send and recv have the same dtype. They must not overlap, unless one is this rank's own block in
-    the other, which has the blocks of all ranks. Without recv an operation is in place: the result
-    replaces the input in send, which is returned.
+    send and recv have the same dtype. They must not overlap, with one exception: if one of them has
+    the blocks of all ranks, the other may be this rank's own block in it. Without recv an operation
+    is in place: the result replaces the input in send, which is returned.
     """
 
     rank: int
@@ -149,8 +149,8 @@ class Operations:
         """Do the same as `allreduce_ordered`, but set recv only to this rank's block of the sum.
         Return recv.
 
-        Each part has size * count elements, recv has count; or with counts, which is equal on all
-        ranks, each part has the sum of all counts, and recv has counts[rank].
+        Without counts, each part has size * count elements, and recv has count. With counts, which
+        is equal on all ranks, each part has the sum of all counts, and recv has counts[rank].
         """
         call = scatter_call(order, parts, recv, counts, op, self.rank, self.size)
         return self._run(call, options)

@@ -23,24 +23,24 @@ INT_MAX = 2**31 - 1
 class Config:
     """The options for creating a comm. Every default is the library's own.
 
-    links               the kinds of links allowed, of "inproc", "shm", "tcp" and "ucx"; None: the
-                        environment variable DDL_LINKS, else all but "ucx"
-    tag                 distinguishes comms over one list of addresses; 0: the members number them
+    links               the kinds of links allowed, of "inproc", "shm", "tcp" and "ucx". None:
+                        DDL_LINKS, else all but "ucx"
+    tag                 distinguishes comms over one list of addresses. 0: the members number them
     epoch               distinguishes a new comm from an older one of the same ranks; equal on all
                         members
-    timeout             seconds for the creation; None: 5 minutes
-    operation_timeout   seconds for each operation; None: 30 minutes. An operation that runs longer
-                        kills the comm
-    segment_bytes       the size of the segments of a pipeline; 0: the library chooses
+    timeout             seconds for the creation. None: 5 minutes
+    operation_timeout   seconds for each operation. An operation that runs longer kills the comm.
+                        None: 30 minutes
+    segment_bytes       the size of the segments of a pipeline. 0: the library chooses
     heartbeat           seconds between two heartbeats of a member, which are sent even while its
-                        program holds the GIL. Equal on all members; None: DDL_HEARTBEAT_MS, else
+                        program holds the GIL; equal on all members. None: DDL_HEARTBEAT_MS, else
                         0.1
-    suspect             seconds of silence until a warning about a member; None: DDL_SUSPECT_MS,
-                        else 1; math.inf: never
+    suspect             seconds of silence until a warning about a member; math.inf for no warning.
+                        None: DDL_SUSPECT_MS, else 1
     dead                seconds of silence until a member is declared dead, at least three
-                        heartbeats; None: DDL_DEAD_MS, else 3; math.inf: never
+                        heartbeats; math.inf to declare no member dead. None: DDL_DEAD_MS, else 3
     stall_warn          seconds until a warning that an operation, or the creation of a comm, waits
-                        for other ranks; None: DDL_STALL_WARN_MS, else 10; math.inf: never
+                        for other ranks; math.inf for no warning. None: DDL_STALL_WARN_MS, else 10
     invariant           the order of additions, equal on all members. "size": the bits of a
                         reduction of floats depend only on the operands and the number of ranks.
                         "ranks:8": a sum has 8 logical workers, whose operands the ranks pass to

@@ -35,8 +35,8 @@ class Blocks:
         )
 
     def expect_in(self, argument: str, buffer: Buffer) -> None:
-        """Raise InvalidArgument unless the buffer can hold the blocks. It must have no other
-        elements if there are no displacements."""
+        """Raise InvalidArgument unless the buffer can hold the blocks. Without displacements, the
+        buffer must have no other elements."""
         if self._displs is None:
             expect(argument, buffer.count, sum(self.counts), f"the sum of {self._name}")
             return

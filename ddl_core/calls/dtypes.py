@@ -12,8 +12,9 @@ from ddl_core.errors import InvalidArgument
 class DType:
     """An element type.
 
-    `value` is the ddl_dtype, `name` NumPy's name of the type (bfloat16 and float8: ml_dtypes'
-    name), `dlpack` DLPack's (type code, bits).
+    value   the ddl_dtype
+    name    NumPy's name of the type; for bfloat16 and float8, ml_dtypes' name
+    dlpack  DLPack's (type code, bits)
     """
 
     name: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handle of an endpoint, and its users: the comms created from it.
 
-Endpoint creates the first ones, and Comm creates further ones.
+Endpoint creates the first comms, and Comm creates further comms.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from ddl_core.joining.world_comm import world
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
     """Return a NumPy array of zeros that operations can send faster between ranks on one host.
     Operations of `world()` and of comms created from it read the array in place instead of through
-    a copy. Otherwise, it is like any array. Arrays below 128 KiB are in ordinary memory, and so are
-    further arrays while 256 such arrays exist. A forked child gets a copy, which takes time and
-    memory at the fork.
+    a copy. Otherwise, it is like any array. Arrays below 128 KiB are in ordinary memory, as are all
+    further arrays while 256 arrays of this kind exist. A forked child gets a copy, which takes time
+    and memory at the fork.
 
     Raises InvalidState before `init`, InvalidArgument for a dtype that holds objects or a negative
     size, and OutOfMemory.

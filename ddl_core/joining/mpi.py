@@ -30,9 +30,13 @@ _DEFAULT_TIMEOUT = 300.0  # seconds, as for ddl_comm_create
 def connect(world: World, config: Config, host: str | None, secret: str | None) -> Comm:
     """Join all ranks of MPI_COMM_WORLD. All of them call it.
 
-    secret: the job's secret; None makes rank 0 generate one. Raises Unsupported without a usable
-    mpi4py, Refused if mpi4py and mpirun belong to different MPIs, TimedOut if not all ranks join,
-    Unreachable if another rank failed, and the errors of Endpoint and Endpoint.connect.
+    secret  the job's secret; None makes rank 0 generate one
+
+    Raises the errors of Endpoint and Endpoint.connect, and
+        Unsupported  without a usable mpi4py
+        Refused      if mpi4py and mpirun belong to different MPIs
+        TimedOut     if not all ranks join
+        Unreachable  if another rank failed
     """
     mpi = _import()
     comm = mpi.COMM_WORLD

@@ -40,10 +40,12 @@ def init(
     secret, host   as for Endpoint
     invariant      replaces config.invariant
 
-    Raises InvalidState if this process has already joined its world (`finalize` leaves it),
-    InvalidArgument for a bad argument or environment variable, Unreachable or TimedOut if not all
-    ranks join within config.timeout, Refused if a rank belongs to another job, and Unsupported
-    under mpirun without mpi4py.
+    Raises
+        InvalidState           if this process has already joined its world (`finalize` leaves it)
+        InvalidArgument        for a bad argument or environment variable
+        Unreachable, TimedOut  if not all ranks join within config.timeout
+        Refused                if a rank belongs to another job
+        Unsupported            under mpirun without mpi4py
     """
     global _comm, _launched
     if not _lock.acquire(blocking=False):
