@@ -32,8 +32,8 @@ _legal_sizes = lru_cache(maxsize=1024)(legal_sizes)
 
 @dataclass(frozen=True)
 class StepTiming:
-    """A measurement: the seconds of a step on `size` ranks on `hosts` hosts, and of one `share` (0:
-    unknown)."""
+    """A measurement: the seconds of a step on `size` ranks on `hosts` hosts, and the seconds of one
+    `share` (0 if unknown)."""
 
     size: int
     hosts: int

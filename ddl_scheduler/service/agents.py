@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agents that are connected to `ddl serve`, whose slots the jobs share.
 
-The service tells an agent which runs of jobs to serve. For each run the agent has a process that
+The service asks an agent to serve certain runs of jobs. For each run, the agent has a process that
 connects to the run as an agent of that job alone, see pool_agent.py. So the workers depend on their
 run and on their agent, but not on the service.
 

@@ -50,8 +50,8 @@ class Run:
     # ---- requests to the run ----
 
     def takes(self, slots: Collection[str]) -> bool:
-        """Return True if the run is ready for a new set of slots, and these differ from its present
-        ones."""
+        """Return True if the run can be granted a new set of slots, and these slots differ from the
+        slots that it may use now."""
         return self._has_told and not self.asked and self._granted != frozenset(slots)
 
     def grant(self, slots: Collection[str]) -> None:

@@ -17,8 +17,8 @@ Design notes
   on the agents' hosts, and only the run with its coordinator is here.
 - One thread uses the store. Other threads may call `live`, `slots`, `problem`, `planner_age` and
   `wake`.
-- While the disk is full, nothing is lost but what was not yet stored: each turn is tried again
-  until there is room. Running jobs do not need the service meanwhile.
+- While the disk is full, only changes that were not yet stored are lost: each turn is tried again
+  until there is room. Running jobs do not need the service during that time.
 - The policy uses the steady clock's times, see store.py.
 """
 

@@ -18,8 +18,8 @@ HORIZON = 600.0  # seconds within which a restart must pay off; with fewer, jobs
 
 
 def methods_all(slots: Sequence[PolicySlot]) -> list[Method]:
-    """Return all methods, from the simplest to our policy. The last one knows all sizes, as no real
-    scheduler can."""
+    """Return all methods: the simplest ones, our policy with and without restarts, and heSRPT. Some
+    methods know all sizes, as their names say; no real scheduler can."""
     return [
         Method("FIFO, fixed W", _fixed(slots, _by_arrival, strict=True), RESTART, restarts=True),
         Method("SRTF, fixed W, knows sizes", _fixed(slots, _by_rest), RESTART, restarts=True),

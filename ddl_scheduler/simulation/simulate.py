@@ -154,8 +154,8 @@ class _Simulation:
                 self._change(running, slots)
 
     def _change(self, running: Running, slots: tuple[str, ...]) -> None:
-        """Give a job other slots. New processes take part a little later. Old processes continue
-        meanwhile, unless the method restarts all."""
+        """Give a job other slots. New processes take part a little later. Until then, old processes
+        continue, unless the method restarts all processes."""
         grows = set(slots) - set(running.slots)
         self._record(running)
         self._changes += bool(running.slots)
