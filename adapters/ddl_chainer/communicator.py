@@ -196,8 +196,8 @@ class Communicator(chainermn.CommunicatorBase):
         """Average all gradients over the ranks, in one group of all-reduces. Gradients that the
         backward pass of an `overlapped` loss has already sent are not sent again.
 
-        zero_fill: count a gradient that is None as zeros; otherwise it is left out, and must be
-        None on all ranks.
+        zero_fill: True to count a gradient that is None as zeros. If it is False, such a gradient
+        is left out, and must be None on all ranks.
         """
         params = {name: param for name, param in model.namedparams() if param.array is not None}
         if zero_fill:

@@ -2,9 +2,9 @@
 """A background thread that runs the operations of a process set.
 
 Before each operation the members exchange their calls. If the calls do not match, all members get
-an error. Members that have called join() are told in which operation to take part. Named PyTorch
-calls and the calls of a TensorFlow graph match by name, because ranks may start them in any order.
-All other calls match by their order.
+an error. Members that have called join() receive the other members' calls, and take part in their
+operations. Named PyTorch calls and the calls of a TensorFlow graph match by name, because ranks may
+start them in any order. All other calls match by their order.
 """
 
 from __future__ import annotations

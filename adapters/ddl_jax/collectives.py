@@ -63,10 +63,11 @@ def allreduce(
     transpose  for sum and average: "allreduce" if the gradient is the derivative of the sum of all
                ranks' losses; "identity" if all ranks compute the same loss, as in mpi4jax
 
-    All ranks call it. If `array` is donated or no longer needed, the result uses its memory. Raises
-    ddl_core.errors.InvalidArgument for an unknown op and a type that libddl does not support,
-    Unsupported for an op that the type does not support, InvalidState before init; errors of the
-    operation itself come later, see the module's docstring.
+    All ranks call it. If `array` is donated or no longer needed, the result uses its memory. Errors
+    of the operation itself are raised later, see the module's docstring. Raises
+        ddl_core.errors.InvalidArgument  for an unknown op, or a type that libddl does not support
+        ddl_core.errors.Unsupported      for an op that the type does not support
+        ddl_core.errors.InvalidState     before init
     """
     results: list[Any] = grouped_allreduce([array], op, comm=comm, transpose=transpose)
     result: Array = results[0]
@@ -265,9 +266,11 @@ def sendrecv(
     """Send an array to rank `dest`, and at the same time receive one from rank `source`, or from
     any rank if `source` is None.
 
-    like: an array, or jax.ShapeDtypeStruct, of the received array's shape, and of the type of
-    `array`; None: like `array`. It has a derivative unless `source` is None: the result's gradient
-    is sent back to `source`. Raises like `broadcast`.
+    like  an array, or jax.ShapeDtypeStruct, with the shape of the received array and the type of
+          `array`; None means that the received array is like `array`
+
+    Has a derivative unless `source` is None: the result's gradient is sent back to `source`. Raises
+    like `broadcast`.
     """
     own = _array(array)
     shape, dtype = _form(own if like is None else like)

@@ -37,8 +37,8 @@ def allreduce_gradients(
 ) -> Tree:
     """Return the ranks' average, or "sum", of each gradient in a tree. Uses one operation.
 
-    compression: "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
-    halves or quarters the bytes and costs precision.
+    compression: "f16" or "bf16" to send gradients of float32 and float64 in that type, which halves
+    or quarters the bytes and costs precision.
 
     All ranks call it, with trees of the same structure. Raises like `allreduce`, and
     InvalidArgument for another compression.

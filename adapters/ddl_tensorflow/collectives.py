@@ -51,11 +51,15 @@ def allreduce(
     comm     a communicator of `split` or `subset`: the ranks that take part; None: all
 
     All ranks call it. Sums and averages have a gradient, which is the gradient of the sum of all
-    ranks' losses. Raises ddl_core.errors.InvalidArgument (a ValueError) for an unknown op and for
-    values that are not dense tensors, Unsupported (here also a TypeError) for an element type that
-    the op does not support, InvalidState before init. When it runs, it raises
-    tf.errors.FailedPreconditionError if ranks call different operations, UnavailableError if a rank
-    dies, AbortedError and DeadlineExceededError.
+    ranks' losses. Raises
+        ddl_core.errors.InvalidArgument  (a ValueError) for an unknown op, and for values that are
+                                         not dense tensors
+        ddl_core.errors.Unsupported      (here also a TypeError) for an element type that the op
+                                         does not support
+        ddl_core.errors.InvalidState     before init
+
+    When the operation runs, it raises tf.errors.FailedPreconditionError if ranks call different
+    operations, UnavailableError if a rank dies, AbortedError and DeadlineExceededError.
     """
     number, *_ = members(comm)
     return _call("allreduce", name, number, checked("allreduce", tensor, op=op), op=op)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations' gradients, in TensorFlow's registry.
 
-Each rank's loss is a function of all ranks' inputs. The gradient is taken of the sum of all ranks'
-losses. It is the operation's transpose.
+Each rank's loss is a function of all ranks' inputs. An operation's gradient is the gradient of the
+sum of all ranks' losses. It is computed by the operation's transpose.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Work(Generic[Result]):
         """Wait until the operation is complete, and return its result. Later calls return or raise
         the same.
 
-        timeout is in seconds; None sets no limit besides the operation's own. Raises
+        timeout is in seconds; None means only the operation's own limit. Raises
         torch.distributed.DistBackendError if the operation fails, or if the timeout passes. In that
         case the operation stays pending.
         """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations' gradients for autograd.
 
-Each rank's loss is a function of all ranks' inputs. The gradient is taken of the sum of all ranks'
-losses. It is the operation's transpose, which all ranks call in backward.
+Each rank's loss is a function of all ranks' inputs. An operation's gradient is the gradient of the
+sum of all ranks' losses. It is computed by the operation's transpose, which all ranks call in
+backward.
 
 Order. On the CPU, one thread runs the ready nodes of autograd's graph, the newest first. A node is
 newer than the nodes whose results it uses. So nodes run in the reverse order of their creation.

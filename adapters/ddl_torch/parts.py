@@ -95,7 +95,7 @@ def _reduce(operands: Tensor, workers: int, op: Op, group: Any, scatters: bool) 
 
 
 def ddl_backend(group: Any) -> Any:
-    """Return the group's backend; None: the default group. Raises InvalidState before
+    """Return the backend of a group, or of the default group for None. Raises InvalidState before
     torch.distributed is initialized, and ValueError if it is not a group of ddl."""
     if not dist.is_initialized():
         raise adapter().not_joined("ddl_torch")

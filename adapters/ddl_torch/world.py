@@ -49,10 +49,10 @@ def init(
 
     timeout        limit in seconds for joining and for each operation; None: PyTorch's 30 minutes
     shared_memory  True: ranks on one host use DistributedDataParallel's buckets and fully_shard's
-                   buffers in place, in shared memory; "all": also all later tensors of at least
-                   1 MiB; None: the value of DDL_TORCH_SHARED (0, 1 or all), or else True if
-                   another rank is on this host. Ranks may differ.
-                   Forked children, such as data loader workers, get a copy of such memory
+                   buffers in place, in shared memory. "all": they also use all later tensors of at
+                   least 1 MiB in place. None: the value of DDL_TORCH_SHARED (0, 1 or all), or if
+                   that is unset, True if another rank is on this host. Ranks may give different
+                   values. Forked children, such as data loader workers, get a copy of such memory
     invariant      the order of additions: "size", "ranks:8" or "none", see `Options`; None:
                    DDL_INVARIANT
 

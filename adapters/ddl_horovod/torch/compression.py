@@ -45,9 +45,13 @@ class Int4Compressor(PackedCompressor):
 
 
 class Compression:
-    """The compressors `none`; `fp16`, which sends floating-point tensors in float16; and `int8` and
-    `int4`, which Horovod does not have. With `int8` and `int4`, a DistributedOptimizer sends
-    float32 gradients between hosts in a quarter or an eighth of the bytes (docs/wire.md)."""
+    """The compressors.
+
+    none        no compression
+    fp16        sends floating-point tensors in float16
+    int8, int4  for a DistributedOptimizer: sends float32 gradients between hosts in a quarter or an
+                eighth of the bytes (docs/wire.md). Horovod does not have these two
+    """
 
     none = Compressor
     fp16 = FP16Compressor

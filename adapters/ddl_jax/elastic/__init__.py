@@ -83,8 +83,8 @@ def train(
     data, batch, logical, passes, steps, seed, threads, collate, watchdog, checkpoint, every, keep,
     strict, progress: see ddl_elastic.Job
 
-    In a worker of `ddl elastic run`, or with `comm`, this process trains together with the others.
-    Otherwise it forks the number of workers that `workers` gives. JAX must not have computed
+    In a worker of `ddl elastic run`, or with `comm`, this process trains together with the job's
+    other processes. Otherwise, it forks `workers` workers. In that case, JAX must not have computed
     anything in this process before: pass `state` as a function, or with NumPy arrays.
     """
     constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}

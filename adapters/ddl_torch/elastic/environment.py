@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions and hardware that, besides the program, affect the bits of PyTorch's results."""
+"""The versions and the hardware that affect the bits of PyTorch's results, in addition to the
+program."""
 
 from __future__ import annotations
 

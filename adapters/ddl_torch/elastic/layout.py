@@ -18,8 +18,12 @@ from ddl_torch.elastic.tensors import wide
 
 
 class Section:
-    """Concatenated tensors, in the type in which they are added: `whole`, and `parts` with the
-    tensors' shapes."""
+    """Concatenated tensors, in the type in which they are added.
+
+    whole  all elements, in one dimension
+    parts  the tensors, as views of `whole` with their own shapes
+    array  `whole` as a NumPy array
+    """
 
     def __init__(self, whole: Tensor, tensors: Sequence[Tensor]) -> None:
         self.whole, self.array = whole, whole.numpy()

@@ -86,7 +86,7 @@ def refuse_sharded(
     also: Mapping[str, Any],
 ) -> None:
     """Raise TypeError or ValueError for models and optimizers that a job with shard=True does not
-    support. `supported` are the optimizers."""
+    support. `supported` has the classes of supported optimizers."""
     kind = type(optimizer)
     if kind not in supported:
         names = ", ".join(each.__name__ for each in supported)
