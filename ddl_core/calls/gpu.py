@@ -66,8 +66,9 @@ def choose_stream(contents: Sequence[Contents], given: Any) -> int:
 
 
 def handle_of(stream: Any) -> int:
-    """Return the CUstream of any library's stream as a number: of CUDA's Python protocol
-    (`__cuda_stream__`), of PyTorch or of CuPy. 0, the default stream, becomes LEGACY."""
+    """Return the CUstream of a stream as a number. The stream is a number, or an object of CUDA's
+    Python protocol (`__cuda_stream__`), of PyTorch or of CuPy. 0, the default stream, becomes
+    LEGACY."""
     handle = stream
     if hasattr(stream, "__cuda_stream__"):
         handle = stream.__cuda_stream__()[1]

@@ -7,7 +7,7 @@
     srun       SLURM_PROCID, SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST
     alone      none of these: size 1
 
-These are tried in this order, but a launcher that was started by another launcher takes precedence.
+The launchers are tried in this order, but one that another launcher started takes precedence.
 Except under mpirun, the ranks connect to a TCP address of rank 0, at a port derived from values
 that all ranks know; DDL_RENDEZVOUS=tcp://host:port chooses another one. An incomplete set of a
 launcher's variables is an error, because each process would run alone. MASTER_ADDR and MASTER_PORT
