@@ -26,8 +26,10 @@ TRIES = 3  # attempts to submit; the key makes them one job
 
 
 class ServerError(Exception):
-    """A request that the server rejected. status: the HTTP status, or 0 if the server did not
-    respond."""
+    """A request that the server rejected.
+
+    status  the HTTP status, or 0 if the server did not respond
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

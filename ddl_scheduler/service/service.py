@@ -347,8 +347,8 @@ class Service:
         _log.info("job %d is %s%s", job, state, f": {why}" if why else "")
 
     def _mark_hosts(self, job: int, report: Mapping[str, Any]) -> None:
-        """Mark the hosts of workers that an audit has expelled. Plans use them as before: a finding
-        comes from the program of one tenant, which may be wrong about the machine."""
+        """Mark the hosts of workers that an audit has expelled. Plans continue to use these hosts:
+        a finding comes from the program of one tenant, which may be wrong about the machine."""
         for event in report.get("events", ()):
             if event["kind"] != "audit" or event["stops"]:
                 continue

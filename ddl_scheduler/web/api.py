@@ -334,7 +334,7 @@ async def events_list(call: CheckedRequest) -> Response:
 
 
 async def events(call: CheckedRequest, after: int) -> list[dict[str, Any]]:
-    """Return the events after a number that this caller may see."""
+    """Return the events with numbers after `after` that the caller may see."""
     limit, job = call.query.get("limit", 100), call.query.get("job")
     sees = call.caller.sees
     found = await call.service.database.call(lambda store: store.events(after, limit, sees, job))
