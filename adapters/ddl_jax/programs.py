@@ -112,7 +112,7 @@ def _before() -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def of_primitive(primitive: Primitive, **parameters: Any) -> Callable[..., Any]:
-    """Return the program of one operation."""
+    """Return the compiled program that runs one operation."""
     return jit(functools.partial(primitive.bind, **parameters))
 
 

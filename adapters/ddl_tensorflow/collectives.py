@@ -184,9 +184,9 @@ def alltoall(
     tensor     of the same type on all ranks, and of the same shape except for the first dimension
     sent_rows  the size of each rank's part, as numbers or as a tensor; None: equal parts
 
-    With `sent_rows`, also returns how many rows came from each rank, an int64 tensor of shape
-    (size,). All ranks call it, and either all or none with sent_rows. In functions compiled by XLA
-    parts must be equal. Has a gradient. Raises like `reduce_scatter`.
+    With `sent_rows`, also returns the number of rows received from each rank, an int64 tensor of
+    shape (size,). All ranks call it, and either all or none with sent_rows. In functions compiled
+    by XLA, parts must be equal. Has a gradient. Raises like `reduce_scatter`.
     """
     number, _, size = members(comm)
     tensor = checked("alltoall", tensor)

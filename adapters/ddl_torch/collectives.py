@@ -44,8 +44,8 @@ class Work(Generic[Result]):
         the same.
 
         timeout is in seconds; None means only the operation's own limit. Raises
-        torch.distributed.DistBackendError if the operation fails, or if the timeout passes. In that
-        case the operation stays pending.
+        torch.distributed.DistBackendError if the operation fails, or if the timeout passes. After
+        the timeout, the operation stays pending.
         """
         if self._work is None:  # an empty group
             return self._result

@@ -43,7 +43,8 @@ def serve(backend: str | None) -> None:
 
 
 def open_gloo_requests(dist: Any) -> None:
-    """Make torch.distributed check here for requests for Gloo before it creates a group."""
+    """Make torch.distributed consult this module before it creates a group, so that a request for
+    Gloo may create a group of ddl."""
     c10d = dist.distributed_c10d
     original = c10d._new_process_group_helper
 

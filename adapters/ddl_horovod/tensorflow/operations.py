@@ -214,8 +214,9 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
     """Return this member's rows of the `allreduce` result. op must be Average or Sum. If the rows
-    cannot be divided equally, the first members get one more. The gradient is Horovod's: the
-    members' concatenated gradients, for Sum times the number of members."""
+    cannot be divided equally, the first members get one more. The gradient is the same as in
+    Horovod: the members' concatenated gradients, multiplied by the number of members if op is
+    Sum."""
     how = op, float(prescale_factor), float(postscale_factor)
     sent, context = compression.compress(tf.convert_to_tensor(tensor))
     named = name, ignore_name_scope

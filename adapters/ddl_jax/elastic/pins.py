@@ -22,7 +22,7 @@ _log = logging.getLogger("ddl_elastic")
 
 
 def _is_started() -> bool:
-    """Return True if JAX has run its first computation, and so has threads."""
+    """Return True if JAX has run its first computation, and has therefore started its threads."""
     return bool(xla_bridge.backends_are_initialized())
 
 

@@ -20,7 +20,8 @@ seed = flat.seed
 
 
 def _is_started() -> bool:
-    """Return True if TensorFlow has run its first operation, and so has threads."""
+    """Return True if TensorFlow has run its first operation, and has therefore started its
+    threads."""
     found = context.context_safe()
     return bool(found and found._initialized)
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of local steps, from the view of one process: each share starts from the committed
-parameters and from the committed state of the optimizer, and its gradients are the differences that
-its local steps have made. The outer optimizer applies the average of all shares' differences.
+"""Rounds of local steps, as one process computes them.
+
+Each share starts from the committed parameters and from the committed state of the optimizer. Its
+gradients are the differences that its local steps have made. The outer optimizer applies the
+average of all shares' differences.
 
 The defaults are the same as in DiLoCo (Douillard et al., arXiv 2311.08105).
 """
