@@ -76,8 +76,8 @@ def train(
 
     Both functions must be pure. jax.jit compiles them.
 
-    local_steps  train in rounds of this many local steps of each logical worker; `steps` and
-               `every` then count rounds
+    local_steps  the number of local steps of each logical worker in a round, to train in rounds;
+               `steps` and `every` then count rounds. None: no rounds
     outer      the optimizer that applies the average of the local steps. None: Average()
 
     data, batch, logical, passes, steps, seed, threads, collate, watchdog, checkpoint, every, keep,

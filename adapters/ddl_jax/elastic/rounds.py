@@ -73,8 +73,9 @@ class Nesterov:
 class Rounds:
     """The outer optimizer of a job, and the form of its shares.
 
-    A share has a tensor for each leaf of the state: floating values before minus after the local
-    steps, which are averaged, or the other values of logical worker 0 after them.
+    A share has a tensor for each leaf of the state. For a leaf of floating-point numbers, it is the
+    leaf before the local steps minus the leaf after them; these tensors are averaged. For another
+    leaf, it is logical worker 0's leaf after the local steps.
     """
 
     def __init__(self, outer: Outer, state: Any) -> None:
@@ -86,7 +87,7 @@ class Rounds:
         self._floats = [jax.numpy.issubdtype(each.dtype, np.floating) for each in self._plain]
 
     def specs(self) -> list[Spec]:
-        """Return the tensors of which each share consists."""
+        """Return the specifications of the tensors in each share."""
         found = []
         for name, leaf, is_float in zip(self._names, self._plain, self._floats, strict=True):
             is_other = leaf.dtype == bool or np.issubdtype(leaf.dtype, np.integer)

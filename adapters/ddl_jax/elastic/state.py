@@ -22,14 +22,14 @@ OUTER = "outer"  # the names' prefix of an outer optimizer's state
 
 
 def save(tree: Any, outer: Any = ()) -> State:
-    """Return the job's state, with that of the outer optimizer."""
+    """Return the job's state, including the outer optimizer's state."""
     named = [*_named(tree), *_named(outer, OUTER)]
     return flat.pack({name: plain(leaf) for name, leaf in named})
 
 
 def load(state: State, tree: Any, outer: Any = ()) -> tuple[Any, Any]:
-    """Return the trees of the job's state and of the outer optimizer's: NumPy arrays and JAX's
-    random keys. Raises ValueError if the state does not fit these trees."""
+    """Return the trees of the job's state and of the outer optimizer's state, with NumPy arrays and
+    JAX's random keys. Raises ValueError if the state does not fit these trees."""
     named = [*_named(tree), *_named(outer, OUTER)]
     found = flat.unpack(state, {name: _spec(leaf) for name, leaf in named})
     leaves = [like(leaf, found[name]) for name, leaf in named]
@@ -39,7 +39,7 @@ def load(state: State, tree: Any, outer: Any = ()) -> tuple[Any, Any]:
 
 
 def is_own(name: str) -> bool:
-    """Return False for a name of the outer optimizer's state."""
+    """Return False if the name belongs to the outer optimizer's state."""
     return not name.startswith(OUTER)
 
 
@@ -49,12 +49,12 @@ def names(tree: Any) -> list[str]:
 
 
 def plain(leaf: Any) -> flat.Values:
-    """Return a leaf as a NumPy array; of a random key, its data."""
+    """Return a leaf as a NumPy array. If the leaf is a random key, return its data."""
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
 def like(leaf: Any, value: flat.Values) -> Any:
-    """Return this value of `plain` as a random key if `leaf` is one."""
+    """Return a value that `plain` has returned. Convert it to a random key if `leaf` is one."""
     return jax.random.wrap_key_data(value, impl=leaf.dtype._impl) if _is_key(leaf) else value
 
 
