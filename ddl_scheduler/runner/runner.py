@@ -271,7 +271,7 @@ class Runner:
         wait_for_end(self._job)
 
     def _ends(self) -> str:
-        """Describe how the workers that have not joined have ended."""
+        """Describe how the workers that have failed have ended."""
         ended = [worker for worker in self._job.workers if worker.code]
         return "; ".join(f"{worker.name} has ended: {worker.cause}" for worker in ended)
 
