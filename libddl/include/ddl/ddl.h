@@ -65,7 +65,7 @@ typedef enum ddl_status {
     DDL_EINTERNAL = -60
 } ddl_status;
 
-/* Return a static English text for a status, never NULL. Thread-safe. Does not block. */
+/* Return a static English text for a status; never NULL. Thread-safe. Does not block. */
 DDL_API const char *ddl_strerror(ddl_status status);
 
 /* Return the message of the calling thread's last failed ddl_ call, with ranks, hosts and values,
@@ -137,11 +137,11 @@ typedef enum ddl_memory { DDL_MEMORY_HOST = 0, DDL_MEMORY_CUDA = 1 } ddl_memory;
 
 /* The kinds of links between two ranks, as bits of ddl_comm_config.links. */
 typedef enum ddl_link_kind {
-    DDL_LINK_INPROC = 1, /* ranks in one process, over one mapping */
+    DDL_LINK_INPROC = 1, /* ranks that are threads of one process */
     DDL_LINK_SHM = 2,    /* processes that share memory */
     DDL_LINK_TCP = 4,
-    /* UCX, over InfiniBand, RoCE and others, with the system's libucp. If a member cannot use UCX,
-     * the comm uses TCP if DDL_LINK_TCP is set, too; otherwise its creation fails. */
+    /* UCX, over InfiniBand, RoCE and other networks, with the system's libucp. If a member cannot
+     * use UCX, the comm uses TCP if DDL_LINK_TCP is set, too; otherwise its creation fails. */
     DDL_LINK_UCX = 8
 } ddl_link_kind;
 
@@ -173,14 +173,14 @@ typedef struct ddl_endpoint_config {
     const char *host;
     /* The network interfaces to listen on and to reach peers by, in any order. Entries are names or
      * beginnings of names, networks, and exclusions with "^", as in "eth,^eth3,10.1.0.0/16". NULL:
-     * $DDL_INTERFACES, else all except interfaces of containers, 169.254.0.0/16 and addresses that
-     * are routed to the loopback. All networks shared with a peer are used in parallel. Cannot be
-     * combined with host. */
+     * $DDL_INTERFACES, else all except the interfaces of containers, 169.254.0.0/16, and addresses
+     * that are routed to the loopback. All networks that both this host and a peer have are used in
+     * parallel. Cannot be combined with host. */
     const char *interfaces;
     /* ports to choose from, "20000-20100"; NULL: $DDL_PORTS, else any free one */
     const char *ports;
     /* 1: encrypt TCP traffic; negative: do not; 0: $DDL_ENCRYPT, else do not. Must be equal on all
-     * members. 1 needs a secret. Shared memory is never encrypted. */
+     * members. Encryption needs a secret. Shared memory is never encrypted. */
     int32_t encrypt;
     uint32_t reserved; /* must be 0 */
 } ddl_endpoint_config;
@@ -198,14 +198,14 @@ typedef struct ddl_comm_config {
 
     /* Members send each other heartbeats, even while their programs compute: see "Failures" below.
      * 0: $DDL_HEARTBEAT_MS, _SUSPECT_MS, _DEAD_MS and _STALL_WARN_MS, else 100, 1000, 3000 and
-     * 10000. Negative: never; heartbeat_ms cannot be negative. */
+     * 10000. Negative values disable a time; heartbeat_ms cannot be negative. */
     int64_t heartbeat_ms;  /* interval of heartbeats; equal on all members */
     int64_t suspect_ms;    /* silence after which a warning names the member */
     int64_t dead_ms;       /* silence after which the member is dead; at least three heartbeats */
     int64_t stall_warn_ms; /* wait after which a warning names the operation or creation */
 
-    /* The order of additions: see "Invariant sums" below. DDL_INVARIANT_SIZE; the number of logical
-     * workers; or DDL_INVARIANT_NONE. 0: $DDL_INVARIANT ("size", "ranks:8" or "none"), else none.
+    /* The order of additions, see "Invariant sums" below: DDL_INVARIANT_SIZE, the number of logical
+     * workers, or DDL_INVARIANT_NONE. 0: $DDL_INVARIANT ("size", "ranks:8" or "none"), else none.
      * Equal on all members. */
     int32_t invariant;
     /* ddl_wire: the format that all-reduces of f32 send between hosts, see "Wire formats" below. 0:
@@ -220,7 +220,7 @@ typedef struct ddl_options {
     uint32_t memory;    /* ddl_memory of both buffers */
     int64_t timeout_ms; /* time limit of this operation; 0: the limit of the comm */
     uint32_t queued;    /* 1: report completion through ddl_comm_completed */
-    /* If the call has a work and is not queued, it first waits up to this long. If the operation
+    /* A call with a work that is not queued first waits for up to this time. If the operation
      * completes in this time, *work is NULL and the call returns the result. 0: no wait. */
     uint32_t wait_ms;
     void *user; /* returned by ddl_comm_completed; never dereferenced */
@@ -268,15 +268,16 @@ enum { DDL_ADDRESS_MAX = 1024 }; /* maximum length of an address, in bytes */
  * Cannot fail. Not concurrently with other calls on the same endpoint. */
 DDL_API void ddl_endpoint_destroy(ddl_endpoint *endpoint);
 
-/* Allocate zeroed memory for long buffers. Members on this host read it in place, without a copy,
- * over DDL_LINK_SHM in comms of this endpoint. In an in-place all-reduce they also store their
- * results there. Otherwise it is ordinary memory. A member may use it even if others do not.
- * Aligned to at least 64 bytes; free it with ddl_free. The memory is not shared if it is shorter
- * than 128 KiB, beyond 256 allocations, or if the system has no shared memory left. A forked child
- * has its own copy, as it was at the fork, and may free it. Thread-safe. Does not block. */
+/* Allocate zeroed memory for long buffers. In comms of this endpoint, members on this host read it
+ * in place over DDL_LINK_SHM, without a copy. In an in-place all-reduce they also store their
+ * results there. In all other respects it is ordinary memory. A member may use it even if others do
+ * not. Aligned to at least 64 bytes; free it with ddl_free. The memory is not shared if it is
+ * shorter than 128 KiB, beyond 256 allocations, or if the system has no shared memory left. A
+ * forked child has its own copy, as it was at the fork, and may free it. Thread-safe. Does not
+ * block. */
 DDL_API ddl_status ddl_alloc(ddl_endpoint *endpoint, size_t bytes, void **memory);
 
-/* Free memory of ddl_alloc. No operation may be using it; its endpoint may have been destroyed.
+/* Free memory of ddl_alloc. No operation may be using it. The endpoint may already be destroyed.
  * NULL is allowed. Cannot fail. Thread-safe. */
 DDL_API void ddl_free(void *memory);
 
@@ -321,7 +322,8 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
  *   data for it had arrived. A library thread sends the heartbeats, so a program that computes, or
  *   holds an interpreter lock, counts as alive.
  *   Leaving: after a member has called ddl_comm_destroy, only operations that it had not started
- *   fail. Mismatch: an operation that has waited for 1 s asks all members what they called at this
+ *   fail.
+ *   Mismatch: an operation that has waited for 1 s asks all members what they called at this
  *   position. If mismatched calls have already completed on all members, heartbeats or
  *   ddl_comm_destroy detect the mismatch.
  *
@@ -332,29 +334,30 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
  * ddl_last_error. Sticky. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_status(ddl_comm *comm);
 
-/* Return the members known to be dead. Stores up to `capacity` of their ranks in `ranks`, in
- * ascending order, and the number of dead members in *count. ranks may be NULL if capacity is 0.
- * An operation may fail with DDL_EPEER before its member is in this list, if another member has
- * reported the death: this member's failure detector confirms it a moment later. ddl_comm_shrink
- * does not need the list. Thread-safe. Does not block. */
+/* Find the members known to be dead. Stores up to `capacity` of their ranks in `ranks`, in
+ * ascending order, and the number of dead members in *count. ranks may be NULL if capacity is 0. If
+ * another member has reported a death, an operation may fail with DDL_EPEER before the dead member
+ * is in this list: this member's failure detector confirms the death a moment later.
+ * ddl_comm_shrink does not need the list. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count);
 
-/* Declare a member dead, as if its process had exited. An agent calls this if the member hangs, a
- * scheduler if it reclaims the host. `reason` may be NULL; its first 127 bytes are copied. The comm
- * ends for all members with DDL_EPEER. The expelled rank cannot continue: if it is alive, its
- * operations and its ddl_comm_shrink (DDL_EMINORITY) fail and name the rank that expelled it, and
- * the reason. If two ranks expel each other, at most one continues. If the member is already dead,
- * it counts as exited from then on. A member that has left is not affected. Works at any time, even
- * if the comm is dead, and from any thread. Does not block. */
+/* Declare a member dead, as if its process had exited. For example, an agent calls this for a
+ * member that hangs, and a scheduler for members on a host that it reclaims. `reason` may be NULL;
+ * its first 127 bytes are copied. The comm ends for all members with DDL_EPEER. The expelled rank
+ * cannot continue: if it is alive, its operations and its ddl_comm_shrink (DDL_EMINORITY) fail and
+ * name the rank that expelled it, and the reason. If two ranks expel each other, at most one
+ * continues. If the member is already dead, it counts as exited from then on. A member that has
+ * left is not affected. Works at any time, even if the comm is dead, and from any thread. Does not
+ * block. */
 DDL_API ddl_status ddl_comm_expel(ddl_comm *comm, int rank, const char *reason);
 
 /* Create a comm of the surviving members of this dead comm, in their order. All survivors must call
  * it; they agree on one list of survivors, and no member that was found dead is on it. No process
  * is restarted and endpoints stay open. Also works after ddl_comm_abort. Members that die during
- * the call are left out; if one dies at the very end, it is in the new comm, which is then already
- * dead.
+ * the call are left out. But if one dies at the very end, it is a member of the new comm, which is
+ * then already dead.
  * DDL_EMINORITY: this rank is not among the survivors. Either the others have declared it dead, or
- * more than half of the members that may be alive are unreachable (of two equal halves, the one
+ * it cannot reach more than half of the members that may be alive (of two equal halves, the one
  * with the lowest rank continues). DDL_ESTATE: the comm is alive.
  * config may be NULL; fields at 0 are taken from `comm`. Blocks at most config->timeout_ms. *next
  * is owned by the caller and independent of `comm`, which must still be destroyed. Thread-safe. */
@@ -376,7 +379,8 @@ DDL_API ddl_status ddl_comm_trace(ddl_comm *comm, char *buffer, size_t capacity,
 typedef struct ddl_counters {
     uint32_t struct_size; /* set by the caller: the number of bytes to fill in */
     uint32_t reserved;
-    /* operations and messages that have succeeded, including one that the comm submits itself */
+    /* operations and messages that have succeeded, including one operation of the comm's
+     * creation */
     uint64_t operations;
     uint64_t bytes;        /* sum of count times element size over these operations and messages */
     uint64_t pending;      /* operations and messages that are submitted and not complete */
@@ -395,8 +399,8 @@ DDL_API ddl_status ddl_comm_counters(ddl_comm *comm, ddl_counters *counters);
 DDL_API ddl_status ddl_comm_split(ddl_comm *comm, int color, int key, const ddl_comm_config *config,
                                   ddl_comm **part);
 
-/* Create a comm of the `size` members whose ranks in `comm` are listed, in that order. Only these
- * members call it, with equal lists. It is not an operation of `comm`. Otherwise as
+/* Create a comm of the `size` members whose ranks in `comm` are listed in `ranks`, in that order.
+ * Only these members call it, with equal lists. It is not an operation of `comm`. Otherwise as
  * ddl_comm_create. Thread-safe. */
 DDL_API ddl_status ddl_comm_subset(ddl_comm *comm, const int *ranks, int size,
                                    const ddl_comm_config *config, ddl_comm **part);
@@ -433,10 +437,10 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  * recv, that send is NULL, or that the shorter buffer is this rank's block in the longer one (as in
  * NCCL). Otherwise buffers must not overlap, and send is only read. If a rank sends or receives
  * nothing, its pointer is ignored.
- * Arrays of counts and displacements have one entry per rank, in elements, and are borrowed for the
- * call only. If displacements are NULL, the blocks lie one after another in rank order. Blocks that
- * are written must not overlap. If two ranks disagree on whether the block between them is empty,
- * the error may come late: at their next operation (DDL_EMISMATCH) or at the time limit
+ * Arrays of counts and displacements have one entry, in elements, for each rank, and are borrowed
+ * for the call only. If displacements are NULL, the blocks lie one after another in rank order.
+ * Blocks that are written must not overlap. If two ranks disagree on whether the block between them
+ * is empty, the error may come late: at their next operation (DDL_EMISMATCH) or at the time limit
  * (DDL_EEXPIRED).
  * If work is NULL, the call blocks until the operation is complete. Else *work is owned by the
  * caller (ddl_work_destroy), and both buffers are borrowed until it is complete. options may be
@@ -450,10 +454,10 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  * Named operations complete in one order on all ranks, which rank 0 decides.
  *
  * Buffers on a GPU. With options.memory DDL_MEMORY_CUDA all buffers of this rank are on one GPU. An
- * operation starts after the work that options.stream holds at the call; the stream continues when
- * the results are written or the operation has failed. This is supported only for collective
- * operations without names, and not in CUDA graphs. The first call with $DDL_GPU_DIRECT_BYTES or
- * more waits for all ranks. Needs CUDA 11.7 or later. */
+ * operation starts after the work that is in options.stream at the time of the call; the stream
+ * continues when the results are written or the operation has failed. This is supported only for
+ * collective operations without names, and not in CUDA graphs. The first call with at least
+ * $DDL_GPU_DIRECT_BYTES bytes waits for all ranks. Needs CUDA 11.7 or later. */
 
 /* recv[i] = op over all ranks of send[i], for i < count. */
 DDL_API ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t count,
@@ -586,8 +590,8 @@ DDL_API ddl_status ddl_order_parts(const ddl_order *order, int rank, int *firsts
  * the call, the parts until the operation is complete. Parts are only read and must not overlap
  * recv, so they can be passed again after a failure. The order must be for as many ranks as the
  * comm has, with owners equal on all members; a difference fails with DDL_EMISMATCH. Supports
- * integers, f32, f64 and complex numbers; also f16 and bf16 with parts in f32, whose results are
- * rounded once, at the end. prescale and postscale are not supported. Common rules. */
+ * integers, f32, f64 and complex numbers. Also supports f16 and bf16, with parts in f32: the
+ * results are rounded once, at the end. prescale and postscale are not supported. Common rules. */
 DDL_API ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const void *const *parts,
                                          void *recv, int64_t count, ddl_dtype dtype, ddl_op op,
                                          const ddl_options *options, ddl_work **work);
@@ -628,8 +632,8 @@ DDL_API ddl_status ddl_add(void *dst, const void *left, const void *right, int64
 /* The source of a ddl_recv from any member. */
 enum { DDL_ANY_SOURCE = -1 };
 
-/* Send to rank `dest`. Complete when the buffer may be used again, which may be before the message
- * is received. Common rules. */
+/* Send to rank `dest`. The operation is complete when the buffer may be used again, which may be
+ * before the message is received. Common rules. */
 DDL_API ddl_status ddl_send(ddl_comm *comm, const void *buffer, int64_t count, ddl_dtype dtype,
                             int dest, int tag, const ddl_options *options, ddl_work **work);
 
@@ -651,12 +655,12 @@ DDL_API ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_c
 /* Groups. An operation called with options.group is checked and added to the group, not submitted.
  * Its `work` must be NULL, and of its options only memory, prescale and postscale are used.
  * ddl_group_submit submits all operations as one, in the order of the calls, with one work. Its
- * options set the time limit, the name (only without messages), queued completion, and the stream
- * and memory, which are the same for all operations. Small all-reduces of equal dtype and op are
- * batched, so the order of additions, and with it the last bit of a float, may differ from single
- * calls; it is the same on all ranks and from run to run. No operation may read what another
- * operation of its group writes. All members must collect the same collective operations in the
- * same order. A group may be submitted again after its work is complete, for example in every
+ * options set the time limit, the name (only for groups without messages), queued completion, and
+ * the stream and memory, which are the same for all operations. Small all-reduces of equal dtype
+ * and op are batched, so the order of additions, and with it the last bit of a float, may differ
+ * from single calls; it is the same on all ranks and from run to run. No operation may read what
+ * another operation of its group writes. All members must collect the same collective operations in
+ * the same order. A group may be submitted again after its work is complete, for example in every
  * training step. Further calls then add to it; to start with an empty group, create another one. */
 
 /* Create a group of operations of this comm. *group is owned by the caller. Thread-safe. Does not
@@ -675,10 +679,11 @@ DDL_API void ddl_group_destroy(ddl_group *group);
 
 /* --------------------------------------------------------------------------------------- work */
 
-/* Wait until the work is complete and return its result; waiting again returns the same. NULL fails
- * with DDL_EINVAL: after a call with options.wait_ms, check for it. timeout_ms 0 does not wait; a
- * negative timeout_ms sets no limit (the operation's own limit still applies). On DDL_ETIMEDOUT the
- * work stays pending and its buffers stay borrowed. Thread-safe. */
+/* Wait until the work is complete, and return its result; waiting again returns the same. NULL
+ * fails with DDL_EINVAL: after a call with options.wait_ms, check whether the work is NULL. With
+ * timeout_ms 0, the call does not wait; a negative timeout_ms means no limit (the operation's own
+ * limit still applies). On DDL_ETIMEDOUT the work stays pending and its buffers stay borrowed.
+ * Thread-safe. */
 DDL_API ddl_status ddl_work_wait(ddl_work *work, int64_t timeout_ms);
 
 /* Return DDL_INPROGRESS, or the work's result. Thread-safe. Does not block. */

@@ -21,8 +21,8 @@ typedef struct ddl_mpi_card {
     size_t length;                          /* in bytes; 0 if the rank cannot join */
 } ddl_mpi_card;
 
-/* Fill in this rank's record. Creates a comm of this rank alone to check endpoint and config: if
- * that fails now, the other ranks need not wait for it later. */
+/* Fill in this rank's record. To check endpoint and config, create a comm of this rank alone: if
+ * that fails now, the other ranks do not wait for this rank later. */
 static inline ddl_status ddl_mpi_card_fill(ddl_mpi_card *record, ddl_endpoint *endpoint,
                                            const ddl_comm_config *config, ddl_comm **comm)
 {
@@ -41,7 +41,7 @@ static inline ddl_status ddl_mpi_card_fill(ddl_mpi_card *record, ddl_endpoint *e
     return status;
 }
 
-/* Gather all ranks' records, by rank. Returns DDL_ENOMEM on all ranks if one of them has no
+/* Gather all ranks' records, by rank. Returns DDL_ENOMEM on all ranks if a rank is out of
  * memory. */
 static inline ddl_status ddl_mpi_exchange(MPI_Comm mpi, ddl_mpi_card *own, ddl_mpi_card *records)
 {
@@ -56,9 +56,9 @@ static inline ddl_status ddl_mpi_exchange(MPI_Comm mpi, ddl_mpi_card *own, ddl_m
 
 /* Join the ranks of `mpi`, an intracommunicator, in its order. All of them must call it. If a rank
  * R cannot join, for example without an endpoint, it returns the reason, and all others return
- * DDL_EINVAL at once with "addresses[R] is NULL". There is no message for DDL_ENOMEM (a rank has no
- * memory) and DDL_ESYSTEM (MPI failed). Blocks until all ranks have called it, which MPI does not
- * limit, then at most config->timeout_ms. config may be NULL. *comm is owned by the caller; the
+ * DDL_EINVAL at once with "addresses[R] is NULL". There is no message for DDL_ENOMEM (a rank is out
+ * of memory) and DDL_ESYSTEM (MPI failed). Blocks until all ranks have called it, which MPI does
+ * not limit, then at most config->timeout_ms. config may be NULL. *comm is owned by the caller; the
  * endpoint must outlive it. Thread-safe if MPI is. Otherwise as ddl_comm_create. */
 static inline ddl_status ddl_comm_from_mpi(MPI_Comm mpi, ddl_endpoint *endpoint,
                                            const ddl_comm_config *config, ddl_comm **comm)
