@@ -23,8 +23,8 @@ typedef struct ddl__reason {
 
 void ddl__reason_write(const ddl__reason *reason, char said[DDL__REASON_MAX]);
 
-/* Parse a reason. Return false if the text has another form; all of it is then the text of
- * DDL_EABORTED. The parsed text points into `said`. */
+/* Parse a received reason. If it has another form, return false: `said` as a whole is then the text
+ * of a DDL_EABORTED. reason->text points into `said`. */
 bool ddl__reason_read(const char *said, ddl__reason *reason);
 
 #endif

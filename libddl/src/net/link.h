@@ -2,8 +2,9 @@
 /* link.h - a link joins this rank to one peer of a comm and moves spans, in order, both ways.
  *
  * A span is a run of bytes, possibly empty, with a signature. The sender reserves memory, fills it
- * and publishes it, or sends user memory without a copy. The receiver peeks at a span in place and
- * releases it, or receives it into its own memory. One published span may have several readers.
+ * and publishes it, or publishes user memory without a copy. The receiver reads ("peeks at") a span
+ * in place and then releases it, or receives it into its own memory. One published span may have
+ * several readers.
  *
  * Links do not know ranks or reductions. No call blocks. One thread at a time uses a link (the
  * driver of the comm), except for close, which any thread may call. Links never call up: the driver
@@ -20,8 +21,9 @@
 
 #include "base/status.h"
 
-/* The longest span that may lie among the words of a link, where non-temporal stores are not
- * allowed; and the length from which memcpy must not be used for shared memory (reduce.h). */
+/* DDL__LINK_SHORT is the maximum length of a span that is stored next to a link's control words,
+ * where non-temporal stores are not allowed. From the length DDL__COPY_MINIMUM on, memcpy must not
+ * be used for shared memory (reduce.h). */
 enum { DDL__LINK_SHORT = 608, DDL__COPY_MINIMUM = 2 * 1024 };
 
 /* The type of copy functions such as memcpy. */
@@ -73,21 +75,22 @@ typedef struct ddl__link_ops {
      * does not have this function. */
     bool (*lend)(ddl__link *to, const struct ddl__region *region, const void *memory, size_t bytes,
                  const ddl__signature *signature, bool returns);
-    /* Return the memory of the next span, which was peeked at, if its sender wants the result
-     * there; else NULL. Store the result before the release, then call give_back. */
+    /* If the sender of the next span, which was peeked at, wants the result in the memory of that
+     * span, return this memory; else NULL. The caller stores the result before it releases the
+     * span, then calls give_back. */
     void *(*borrow)(ddl__link *link);
     /* Publish the result that was stored in borrowed memory. Return false while there is no room.
      */
     bool (*give_back)(ddl__link *link, size_t bytes, const ddl__signature *signature);
-    /* Send the queued data. Return the state of everything sent so far. */
+    /* Send the queued data. Return the state of all data sent so far. */
     ddl__link_pending (*flush)(ddl__link *link);
 
     /* Return true if there is a next span. It must be peeked at with the returned length and
      * signature; its bytes may not have arrived yet. If there is none and the state is not open, no
      * more spans will arrive. */
     bool (*next)(ddl__link *link, ddl__signature *signature, size_t *bytes);
-    /* Note that this rank waits for a span: an unopened link requests its connection after a while.
-     * NULL if links are always open. */
+    /* Record that this rank waits for a span. If the wait lasts, an unopened link requests its
+     * connection. NULL if links of this kind are always open. */
     void (*want)(ddl__link *link);
     /* Return the next span once it has arrived completely, else NULL. It must have this length and
      * signature. If memory is shared, the span lies in the memory of the peer, and `ahead` skips
@@ -99,17 +102,19 @@ typedef struct ddl__link_ops {
      * because the peer has abandoned the operation: results made from it must not be used, and no
      * more spans arrive. */
     bool (*release)(ddl__link *link);
-    /* Announce that the driver is going to sleep (true) or is awake. A peer that publishes to a
-     * sleeper makes link->fd readable; so does a peer that releases a span, if there was no room or
-     * flush has not returned DDL__LINK_DRAINED since the driver was awake. First links of a comm
-     * that share memory have one descriptor and announce in one place, so a call for one of them is
-     * enough. After announcing on all links, execute a heavy fence if the fences of the arena
-     * (ddl__arena_fence) are joined, and check for spans once more before sleeping. */
+    /* Announce that the driver is going to sleep (true) or is awake. If a peer publishes a span to
+     * a sleeping driver, link->fd becomes readable. It also becomes readable if a peer releases a
+     * span and the driver, while it was last awake, found no room or received another result than
+     * DDL__LINK_DRAINED from flush. All first links of a comm over shared memory have the same
+     * descriptor and the same flag, so a call for one of them is enough. After announcing on all
+     * links, execute a heavy fence if the fences of the arena (ddl__arena_fence) are joined, and
+     * check for spans once more before sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
-    /* Tell all peers that share memory that this rank's driver has started, by a number that
-     * differs from the last one. One call for a comm is enough. NULL if memory is not shared. */
+    /* Announce to all peers that share memory that this rank's driver has started: `start` differs
+     * in each call. One call for a comm is enough. NULL if memory is not shared. */
     void (*tell_start)(ddl__link *link, uint64_t start);
-    /* Return the peer's number; 0: none yet. NULL if tell_start is. */
+    /* Return the last number that the peer announced with tell_start; 0: none yet. NULL if
+     * tell_start is NULL. */
     uint64_t (*start_of)(const ddl__link *link);
     /* Handle an event of link->fd: doorbells, leave messages and errors. */
     void (*poll)(ddl__link *link);
@@ -117,12 +122,12 @@ typedef struct ddl__link_ops {
     /* Send the peer a leave message (reason NULL), or the reason why the comm is dead. Nothing can
      * be sent afterwards. Any thread may call this. */
     void (*close)(ddl__link *link, const char *reason);
-    /* After all links of a comm were closed with a reason: wait, for a bounded time, until none of
-     * them uses user memory. One call for a comm is enough. NULL if close ensures this. Any thread
-     * may call this. */
+    /* Wait, for a bounded time, until no link of the comm uses user memory. Call this after all
+     * links were closed with a reason; one call for a comm is enough. NULL if close ensures this.
+     * Any thread may call this. */
     void (*settle)(ddl__link *link);
-    /* Note that the peer's process has exited; link->fd then has an event. NULL if the link detects
-     * that itself. Any thread may call this. */
+    /* Record that the peer's process has exited; link->fd then has an event. NULL if the link
+     * detects an exit itself. Any thread may call this. */
     void (*peer_ended)(ddl__link *link);
     /* If the peer's process has exited, do the same as peer_ended. NULL if the link detects an exit
      * itself. */
@@ -134,7 +139,8 @@ typedef struct ddl__link_ops {
 enum { DDL__LINK_REASON = 256 };
 
 struct ddl__link {
-    const ddl__link_ops *ops; /* of a link to another host: for the driver only */
+    const ddl__link_ops *ops; /* of a link to another host: only the driver may read it, because
+                                 ddl__ucx_carry replaces it */
     bool shared;              /* constant: readers read the sender's memory in place */
     int fd;                   /* descriptor to sleep on, edge-triggered */
     ddl__link_state state;
@@ -158,7 +164,7 @@ static inline const void *ddl__link_peek(ddl__link *link, size_t bytes,
     return link->ops->peek(link, 0, NULL, bytes, signature);
 }
 
-/* Take the next span into dst. Return false until it has arrived completely. */
+/* Receive the next span into dst, and release it. Return false until it has arrived completely. */
 static inline bool ddl__link_take(ddl__link *link, void *dst, size_t bytes,
                                   const ddl__signature *signature)
 {

@@ -13,11 +13,12 @@
 enum {
     HEAD = 4,
     WHOLE = HEAD + DDL__RECORD_MAX + DDL__TAG,
-    INCOMING = 2 * WHOLE, /* bytes read at a time */
-    PIECES = 64           /* pieces of one record */
+    INCOMING = 2 * WHOLE, /* maximum number of bytes read at a time */
+    PIECES = 64           /* maximum number of iovecs whose bytes form one record */
 };
 
-/* Records under one key: at most 4 GiB, far below the limit of AES-GCM. */
+/* The number of records encrypted with one key: at most 4 GiB of data, far below the limit of
+ * AES-GCM. */
 static const uint64_t RENEW = 1 << 16;
 
 /* The state of one direction. */
@@ -32,7 +33,7 @@ typedef struct way {
 struct ddl__seal {
     const ddl__crypto *crypto;
     way out, in;
-    size_t clear; /* decrypted bytes from in.from on that are not taken */
+    size_t clear; /* number of decrypted bytes from in.from on that the caller has not received */
     int error;    /* the errno that ended receiving */
 };
 
@@ -129,8 +130,8 @@ void ddl__seal_drop(ddl__seal *seal)
         seal->out.from = seal->out.to = 0;
 }
 
-/* Encrypt as much as fits into one record, after `skip` bytes of the message. Return the number of
- * bytes, or 0. */
+/* Encrypt as many bytes as fit into one record, starting `skip` bytes into the message. Return
+ * their number; 0 on failure. */
 static size_t record_seal(ddl__seal *seal, const struct msghdr *message, size_t skip)
 {
     struct iovec pieces[PIECES];

@@ -17,7 +17,7 @@
 
 typedef struct ddl__seal ddl__seal;
 
-/* Room for a chunk of a long span with its header, so that neither is split. */
+/* Maximum bytes of a record: a chunk of a long span and its header fit into one. */
 enum { DDL__RECORD_MAX = (64 << 10) + 64 };
 
 /* Create a seal with keys for sending and receiving. crypto is borrowed. Return NULL with the
@@ -52,7 +52,7 @@ ssize_t ddl__seal_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n);
 bool ddl__seal_send_all(ddl__seal *seal, int fd, const void *bytes, size_t n, int64_t deadline);
 bool ddl__seal_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_t deadline);
 
-/* Return the text of an errno of these functions. */
+/* Return a text for an errno that one of these functions has set. */
 const char *ddl__seal_error(int error, char *text, size_t size);
 
 #endif

@@ -66,8 +66,8 @@ int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline
     return ddl__dial_from(NULL, address, length, deadline);
 }
 
-/* Connect, or start to connect. A unix listener with a full backlog has no room yet, and no event
- * reports when it has. */
+/* Connect, or start to connect. If the backlog of a unix listener is full, repeat the attempt until
+ * the deadline, because no event reports that there is room again. */
 static int start_connect(int fd, const struct sockaddr *address, socklen_t length, int64_t deadline)
 {
     const struct timespec pause = {.tv_nsec = 1000 * 1000};
@@ -94,7 +94,8 @@ static bool is_own_end(int fd)
            !memcmp(&ends[0], &ends[1], lengths[0]);
 }
 
-/* Avoid TIME_WAIT, during which no process could listen on the port. */
+/* Closing the socket then resets the connection, and TIME_WAIT, during which no process could
+ * listen on the port, is skipped. */
 void ddl__skip_time_wait(int fd)
 {
     struct linger at_once = {.l_onoff = 1};
@@ -234,7 +235,7 @@ int ddl__listen(const char *host, uint16_t *port)
     }
     if (!host || strchr(host, ':'))
         fd = ddl__listen_at((struct sockaddr *)&v6, sizeof v6);
-    if (fd < 0 && (!host || !strchr(host, ':'))) /* this includes hosts without IPv6 */
+    if (fd < 0 && (!host || !strchr(host, ':'))) /* also if the host does not support IPv6 */
         fd = ddl__listen_at((struct sockaddr *)&v4, sizeof v4);
     if (fd < 0)
         ddl__fail(DDL_ESYSTEM, "cannot listen on port %u of %s: %s", *port,
@@ -359,7 +360,7 @@ ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along)
     struct iovec iov = {.iov_base = bytes, .iov_len = n};
     struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
     ssize_t k = recvmsg(fd, &message, MSG_DONTWAIT | MSG_PEEK);
-    *along = k > 0 && message.msg_flags & MSG_CTRUNC; /* there was no room for a descriptor */
+    *along = k > 0 && message.msg_flags & MSG_CTRUNC; /* a descriptor is attached */
     return k;
 }
 

@@ -11,8 +11,9 @@
 
 #include "base/until.h"
 
-/* Return a connected stream socket, or -1 with errno; ETIMEDOUT at the deadline. The local address
- * is any, or `from`, which must have the family and length of the peer's address. */
+/* Return a connected stream socket, or -1 with errno; ETIMEDOUT at the deadline. The kernel chooses
+ * the local address, or it is `from`, which must have the family and length of the peer's
+ * address. */
 int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline);
 int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                    int64_t deadline);
@@ -27,7 +28,7 @@ int ddl__dial_until(const struct sockaddr *from, const struct sockaddr *address,
 int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length);
 int ddl__dial_error(int fd);
 
-/* Return true if this result of connect, an errno or 0, is an answer of the peer. */
+/* Return true if this result of connect, an errno or 0, means that the peer's host has answered. */
 bool ddl__dial_is_answer(int error);
 /* Return true if this host caused the error of connect, so that the error says nothing about the
  * peer. */
@@ -71,8 +72,9 @@ bool ddl__try_again(int fd, short events, int64_t deadline);
 bool ddl__send_all(int fd, const void *bytes, size_t n, int64_t deadline);
 bool ddl__recv_all(int fd, void *bytes, size_t n, int64_t deadline);
 
-/* Send or receive all bytes over a unix socket, with descriptors attached to them. The entries of
- * the receiver's array must be -1 before; descriptors beyond its room are discarded. */
+/* Send or receive all bytes over a unix socket, with descriptors attached to them. The receiver
+ * initialises the entries of its array to -1; descriptors for which the array has no room are
+ * closed. */
 enum { DDL__PASSED_MAX = 2 };
 bool ddl__send_with_fds(int fd, const void *bytes, size_t n, const int *passed, unsigned n_passed,
                         int64_t deadline);
@@ -84,8 +86,8 @@ bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t 
 bool ddl__recv_with_fd(int fd, void *bytes, size_t n, int *passed, int64_t deadline);
 
 /* Peek without blocking. Return the number of bytes, 0 if the peer closed, -1 with errno. Bytes and
- * descriptor stay in the socket. *along is true if a descriptor is attached to the last of these
- * bytes. So the caller can leave everything in the socket until it knows the peer. */
+ * descriptor stay in the socket, so the caller can leave them there until the peer is
+ * authenticated. *along is true if a descriptor is attached to the last of these bytes. */
 ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along);
 
 /* Return true if the peer has closed its sending side. */

@@ -140,8 +140,8 @@ static bool header_fits(const ddl__arena_header *said, uint64_t total)
            rest / readers == private_stride(said->private_bytes);
 }
 
-/* Reject a file that can shrink, because it could kill this process on a read. The header is copied
- * before it is checked, because the peer can write it at any time. */
+/* A file that can shrink is rejected, because reading beyond its new end would kill this process.
+ * The header is copied before it is checked, because the peer can change it at any time. */
 ddl__arena *ddl__arena_open(int fd, unsigned number)
 {
     ddl__arena_header said;
@@ -205,7 +205,8 @@ void ddl__arena_drop(ddl__arena *arena)
     free(arena);
 }
 
-/* A reader that starts to map the arena stores its bell and then checks for the end in its ring. */
+/* No reader misses the end: a reader that maps the arena later first stores its bell, then checks
+ * the end in its ring. */
 void ddl__arena_mark_ended(ddl__arena *arena, int bell)
 {
     ddl__arena_outlet *o = &arena->outlet;

@@ -9,9 +9,10 @@
  * Every cache line thus has one writer, as long as the owner's process lives (shm_end.c).
  *
  * A short span is stored inside its entry, right behind the words that describe it: caches fetch
- * the second line of a pair with the first, and prefetch lines that are read in order. A span
- * elsewhere is fetched only after its entry has arrived, so its reader waits twice for a far core.
- * A span for many readers has to be very short to be stored for each of them.
+ * the second line of a pair with the first, and prefetch lines that are read in order. A span that
+ * is stored elsewhere is fetched only after its entry has arrived, so its reader waits for a far
+ * core twice. If a span has several readers, it is stored once in the entry of each reader, so it
+ * has to be very short.
  *
  * The first outlet serves all readers, and a reader that does not read blocks the others. It is
  * followed by a private outlet for each reader, for the second link of each pair, in which no
@@ -51,21 +52,22 @@ typedef struct ddl__arena_entry {
     alignas(DDL__ARENA_PAIR)
         atomic_ullong stamp; /* position + 1 of the span; 0 if the entry was never written */
     ddl__signature signature;
-    /* offset: the span's position, or DDL__ARENA_INLINE, _LENT, _RETURNED */
+    /* offset: the span's position in the ring of bytes, or DDL__ARENA_INLINE, _LENT or _RETURNED */
     uint32_t offset, bytes;
     unsigned char inline_span[DDL__ARENA_SHORT_FOR_ONE];
 } ddl__arena_entry;
 
 /* The state of zero-copy spans, which lie in regions of the owner: see lending.h. */
 typedef struct ddl__arena_loans {
-    /* Written by the reader, by region number: the serial of the region that it maps; 0: none. */
+    /* By region number: the serial of the region that the reader maps; 0: none. Written by the
+     * reader. */
     alignas(DDL__ARENA_PAIR) atomic_uint mapped[DDL__REGIONS];
-    /* Written by the owner: the number of offers made. */
+    /* The number of regions offered to this reader so far. Written by the owner. */
     alignas(DDL__ARENA_PAIR) atomic_uint offers;
 } ddl__arena_loans;
 
-/* The end of the owner. Written once, by the owner, or by a reader that knows that the owner's
- * process has exited. (Readers write only the state.) */
+/* The way in which the owner has ended. It is written once, either by the owner or by a reader that
+ * knows that the owner's process has exited; a reader writes only the state. */
 typedef struct ddl__arena_end {
     alignas(DDL__ARENA_PAIR) atomic_uint state; /* ddl__link_state: OPEN, LEFT, ABORTED or LOST */
     char reason[DDL__LINK_REASON];              /* text, if state is ABORTED */
@@ -98,8 +100,8 @@ typedef struct ddl__arena_header {
 } ddl__arena_header;
 
 /* Special values of `offset`. INLINE: the span is in the entry. LENT: a ddl__loan in the entry
- * gives the span's position. RETURNED: the span is the result for a span that the reader had lent,
- * and the entry has the position + 1 of that span. */
+ * gives the span's position. RETURNED: the result is stored in a span that the reader had lent, and
+ * the entry contains the position + 1 of that span. */
 static const uint32_t DDL__ARENA_INLINE = UINT32_MAX, DDL__ARENA_LENT = UINT32_MAX - 1,
                       DDL__ARENA_RETURNED = UINT32_MAX - 2;
 
@@ -118,8 +120,8 @@ typedef struct ddl__arena_reader {
 typedef struct ddl__arena_outlet {
     ddl__arena_header *shared;
     unsigned char *bytes;
-    /* the size of `bytes`. Like n_readers, a copy, because a peer can change the value in shared
-     * memory */
+    /* the size of `bytes`. This and n_readers are copies, because a peer can change the values in
+     * shared memory */
     uint64_t size;
     unsigned n_readers;
 
@@ -128,13 +130,14 @@ typedef struct ddl__arena_outlet {
      * before `reserved` reserved. */
     uint64_t tail, head, reserved;
     unsigned announced;  /* the last value that the driver stored into shared->sleeping */
-    bool awaits_release; /* the driver has found no room or unreleased spans since it woke up */
+    bool awaits_release; /* since it woke up, the driver has lacked room, or has found unreleased
+                            spans */
     unsigned char short_span[DDL__ARENA_SHORT_FOR_ALL];
     ddl__arena_reader *readers;
 } ddl__arena_outlet;
 
-/* Return true while spans are stored in this ring for the first time. The kernel then provides the
- * pages, which takes many times longer than the stores. */
+/* Return true if the ring has not wrapped around yet. Its pages are then written for the first
+ * time: the kernel provides them, which takes many times longer than the stores. */
 static inline bool ddl__outlet_is_new(const ddl__arena_outlet *own)
 {
     return own->reserved <= own->size;
@@ -145,8 +148,8 @@ struct ddl__shm_link;
 struct ddl__arena {
     atomic_uint references;
     int fd;
-    /* The owner's bell, and its socket for offers of memory. `links` has its first links, by
-     * reader; some are NULL. */
+    /* The owner's bell, its socket for offers of memory, and its first links, by reader; some links
+     * are NULL. */
     int bell, offers;
     struct ddl__shm_link **links;
     uint64_t bell_number, secret[2]; /* copies of the header's values, which a peer can change */

@@ -10,8 +10,8 @@
 
 enum {
     ATTEMPTS = 8,
-    READ_MOST = 1024 /* more messages than a queue holds; limited, because any process can send
-                      * them */
+    READ_MOST = 1024 /* maximum number of messages to read, more than a queue holds; limited because
+                        any process can send messages */
 };
 
 static const char KIND[] = "bell";
@@ -58,9 +58,9 @@ static bool send_to(int from, uint64_t number)
            (errno != EAGAIN && errno != EWOULDBLOCK);
 }
 
-/* If there is no room for a message, either the queue of that bell is full, and it rings already;
- * or this socket's messages to stopped processes use up its buffer. A new socket has sent nothing
- * yet. */
+/* If there is no room for a message, either the bell's queue is full, and the bell rings already,
+ * or unread messages to stopped processes have filled the send buffer of the socket `own`. A new
+ * socket has an empty send buffer. */
 void ddl__bell_ring(int own, uint64_t number)
 {
     if (send_to(own, number))

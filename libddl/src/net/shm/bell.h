@@ -4,7 +4,8 @@
  * shared memory has changed.
  *
  * The socket has an abstract name, made from a random number. A peer therefore needs only the
- * number, no descriptor. Messages of other processes only wake the driver needlessly. */
+ * number, no descriptor. If any other process sends a message, it only wakes the driver
+ * needlessly. */
 #ifndef DDL_NET_BELL_H
 #define DDL_NET_BELL_H
 

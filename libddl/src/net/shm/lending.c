@@ -23,7 +23,8 @@ typedef union control {
 
 static const char KIND[] = "loan";
 
-/* Send an offer. Return false if the peer has no room; the next span tries again. */
+/* Send an offer. Return false if the peer's socket has no room; the offer is then repeated with the
+ * next span. */
 static bool offer_send(int socket, const ddl__offer *offer, int file)
 {
     control room = {{0}};
@@ -40,8 +41,9 @@ static bool offer_send(int socket, const ddl__offer *offer, int file)
     return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *offer;
 }
 
-/* Connect and send the offer. A peer of another user, or one that is not found, gets no offer now
- * or later. */
+/* Connect to the peer, and send it the offer. Return true if no other attempt is needed. That
+ * includes a peer of another user, and a peer whose socket does not exist: they never get an
+ * offer. */
 static bool offer_make(const ddl__arena *peer, unsigned from, const ddl__region *region)
 {
     ddl__offer offer = {.secret = {peer->secret[0], peer->secret[1]},

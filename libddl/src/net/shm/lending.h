@@ -2,25 +2,27 @@
 /* lending.h - zero-copy spans: they lie in the sender's own regions (regions.h), which the reader
  * maps.
  *
- * The owner offers a region to a peer when it first sends from it: a message with the descriptor,
- * over a unix socket that is connected for it and closed afterwards. The reader checks for offers
- * when it takes a long span, maps the file read-only, and records that in its ring of the owner's
- * arena. From then on the owner publishes spans of that region as lent: their entry contains their
- * position. Until then, and if a reader cannot map, spans are copied through the arena. A reader
- * therefore need not know in advance how a peer sends.
+ * The owner offers a region to a peer when it first sends a span of that region to the peer. An
+ * offer is a message with the region's descriptor, over a unix socket that is connected for this
+ * message and closed afterwards. The reader checks for offers when it takes a long span, maps the
+ * file read-only, and records that in its ring of the owner's arena. From then on the owner
+ * publishes spans of that region as lent: their entry contains their position. Until then, and if a
+ * reader cannot map, spans are copied through the arena. A reader therefore need not know in
+ * advance how a peer sends.
  *
- * Every process of the host can connect to that socket, and could take its name after the reader
- * has exited. The owner therefore sends only to a socket of its own user, and the reader accepts
- * only offers with the secret of its arena, which only peers map.
+ * Any process of the host can connect to the reader's socket, and can take the socket's name after
+ * the reader has exited. The owner therefore sends only to a socket of its own user, and the reader
+ * accepts only offers with the secret of its arena, which only peers map.
  *
  * The owner's operation ends only after all lent spans are released. If the owner abandons an
  * operation, its caller may write to the memory at once. The owner therefore first marks the link
  * as closed, and a reader checks that mark after it has read a span and before it uses the result.
  *
- * In an in-place operation, the owner may want the result where the operand was. Its entry requests
- * that, the reader stores the result there, and publishes a span without bytes that names the lent
- * span. Only after such a request can the reader write to the region. If the owner abandons such an
- * operation, it detaches the region (regions.h), so that no peer writes to the caller's memory.
+ * In an in-place operation, the owner may want the result where the operand was, and requests that
+ * in the span's entry. The reader then stores the result there, and publishes an empty span that
+ * names the lent span. Only after such a request can the reader write to the region. If the owner
+ * abandons such an operation, it detaches the region (regions.h), so that no peer writes to the
+ * caller's memory.
  *
  * Freed regions stay mapped until their number is used again, or the link is destroyed; they have
  * no pages. */
@@ -30,18 +32,18 @@
 #include "net/shm/arena.h"
 #include "net/shm/regions.h"
 
-/* The content of the entry of a lent span. */
+/* The content of a lent span's entry. */
 typedef struct ddl__loan {
     uint32_t number, serial; /* of the region */
     uint64_t offset;
-    uint32_t returns; /* the owner wants the result at the same position */
+    uint32_t returns; /* 1: the owner wants the result at the same position */
     uint32_t unused;
 } ddl__loan;
 
 /* The message of an offer. */
 typedef struct ddl__offer {
     uint64_t secret[2]; /* secret of the reader's arena */
-    uint32_t from;      /* the owner's number as a reader of that arena */
+    uint32_t from;      /* number of the offering rank among that arena's readers */
     uint32_t number, serial;
     uint32_t unused;
     uint64_t bytes;
@@ -49,7 +51,7 @@ typedef struct ddl__offer {
 
 typedef struct ddl__lending {
     uint32_t *offered; /* by region number: serial of the region offered last; NULL: no offers */
-    uint64_t lent;     /* number of spans published up to the last lent one */
+    uint64_t lent;     /* number of spans published so far, up to and including the last lent one */
     struct ddl__awaited {
         uint64_t span; /* position + 1 of a lent span whose result is wanted in place */
         const void *memory;
@@ -68,17 +70,17 @@ typedef struct ddl__lending {
     unsigned looked;   /* number of the peer's offers that were checked */
 } ddl__lending;
 
-/* Return true if the reader maps this region. Otherwise offer it once, to the owner of arena
- * `peer`, as its reader `from`. */
+/* Return true if the peer has mapped this region. Otherwise offer the region to the peer, at most
+ * once. `peer` is the peer's arena, and `from` is this rank's number as a reader of it. */
 bool ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
                       ddl__arena_loans *reader, const ddl__region *region);
 
-/* Return the memory of the span with this position + 1, which is readable until its release; NULL
- * if the peer's entry is invalid. */
+/* Return the memory of the lent span whose position + 1 is `span`; NULL if the peer's entry is
+ * invalid. The memory is readable until the span is released. */
 const void *ddl__lending_find(ddl__lending *lending, ddl__loan loan, uint64_t span, size_t bytes);
 
-/* Find the memory like ddl__lending_find, to store the result in it. Also returns NULL if the owner
- * does not want the result, or if the memory is not writable. */
+/* Return the same memory as ddl__lending_find, to store the result in it. Return NULL also if the
+ * owner does not want the result, or if the memory is not writable. */
 void *ddl__lending_borrow(ddl__lending *lending, ddl__loan loan, uint64_t span, size_t bytes);
 
 /* Note that the owner wants the result of this span in place. Return false if out of memory. */
@@ -93,9 +95,9 @@ bool ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *mem
  * message set. */
 int ddl__lending_listen(uint64_t bell);
 
-/* Return the next offer that carries the secret of the arena's owner, without waiting; false if
- * there is none. *file is its descriptor, which the caller closes; -1 if this process has too many
- * descriptors, or if several came. */
+/* Receive the next offer that carries the secret of this rank's arena, without waiting. Return
+ * false if there is none. *file is the descriptor of the offered region, which the caller closes.
+ * It is -1 if this process has too many descriptors, or if the message had several (*several). */
 bool ddl__lending_receive(const ddl__arena *own, ddl__offer *offer, int *file, bool *several);
 
 /* Accept an offer of this peer: map the region if possible, and record that in `ours`. `released`

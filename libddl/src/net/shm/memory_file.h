@@ -10,8 +10,8 @@
  * failure. */
 int ddl__memory_file_create(size_t bytes);
 
-/* Return the reason why a file from a peer must not be mapped over `bytes` bytes, or NULL. For
- * example, if the file "can shrink", a read could kill this process. */
+/* Return NULL if `bytes` bytes of a peer's file can be mapped safely, else a text such as "can
+ * shrink": a read beyond the end of a file that has shrunk would kill this process. */
 const char *ddl__memory_file_fault(int fd, uint64_t bytes);
 
 #endif

@@ -60,9 +60,10 @@ void ddl__regions_release(ddl__regions *regions)
     regions_drop(regions);
 }
 
-/* Reserve memory for a header and then `bytes` from a multiple of `alignment` on. Returns NULL if
- * the kernel refuses. It refuses the same sizes as for malloc, and would not check the size of a
- * memory file. */
+/* Reserve memory for a header, followed by `bytes` bytes that start at a multiple of `alignment`.
+ * Return NULL if the kernel refuses. The memory is reserved as ordinary memory first, because the
+ * kernel then rejects excessive sizes as it does for malloc; it does not check the size of a memory
+ * file. */
 static void *reserve(size_t bytes, size_t alignment, header *h)
 {
     if (bytes > SIZE_MAX / 2)
@@ -140,7 +141,8 @@ static int map_file(void *memory, size_t bytes)
     return ddl__guard(fd);
 }
 
-/* Return memory that peers can map, or NULL if there is none. */
+/* Allocate memory that peers can map. Return NULL if there is no such memory, or too many
+ * regions. */
 static void *alloc_region(ddl__regions *regions, size_t bytes)
 {
     size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;

@@ -16,10 +16,10 @@
 enum {
     DDL__REGIONS = 256,
     DDL__REGION_LEAST = 128 * 1024, /* bytes of the smallest region */
-    /* The shortest span that the peer reads in the caller's memory: below this length, copying
-     * costs less than waiting until the peer has read. The limit is higher if the peer copies the
-     * span instead of reducing it, and highest in place, where results are written to cache lines
-     * that the peer has just read. */
+    /* The minimum length of a zero-copy span, which the peer reads in the caller's memory. A
+     * shorter span costs less to copy than to wait for until the peer has read it. The minimum is
+     * higher if the peer copies the span instead of reducing it. It is highest in place, where
+     * results are written to cache lines that the peer has just read. */
     DDL__LEND_LEAST = 16 * 1024,
     DDL__LEND_LEAST_COPIED = 64 * 1024,
     DDL__LEND_LEAST_IN_PLACE = 256 * 1024
@@ -68,7 +68,7 @@ void ddl__region_detach(ddl__regions *regions, const ddl__region *region, void *
  * detached. It stays valid at least until the memory is freed. */
 ddl__region ddl__regions_find(ddl__regions *regions, const void *memory);
 
-/* Return true if the region is not detached, so its memory is its file's. */
+/* Return true if the region is not detached: its memory is then still the memory of its file. */
 static inline bool ddl__region_is_attached(const ddl__region *region)
 {
     return !atomic_load_explicit(region->detached, memory_order_acquire);

@@ -4,10 +4,10 @@
  * Sleeping. A driver announces in its own arena that it sleeps, polls once more, and only then
  * sleeps on its bell. A peer that publishes a span to it, or releases one of its spans, stores
  * first and checks that flag afterwards. At least one side must see the store of the other. If both
- * processes support it, the sleeper ensures that with a heavy fence (base/fences.h); a publisher
- * then need not wait until the cache line that it has stored to returns from the reader's core.
- * Otherwise both sides store and load with sequential consistency. The side that clears the flag
- * rings, once.
+ * processes support heavy fences (base/fences.h), the sleeper ensures this with such a fence. The
+ * publisher then need not wait until the cache line to which it has stored arrives from the
+ * reader's core. Otherwise both sides store and load with sequential consistency. The peer that
+ * clears the flag rings the bell, so the bell rings once.
  *
  * A release wakes a driver only if the driver has found no room, or unreleased spans, since it woke
  * up. Most sleepers wait for spans, and a wake-up takes longer than a small operation. A driver
@@ -41,8 +41,8 @@ static shm_link *shm(ddl__link *link)
     return ddl__shm_of(link);
 }
 
-/* Announce that each sleep of this process's driver executes a heavy fence from now on. Return true
- * if the peer has announced the same. */
+/* Announce that from now on this rank's driver executes a heavy fence before each sleep. Return
+ * true if the peer has announced the same. */
 static bool are_promised(const shm_link *s)
 {
     atomic_store_explicit(s->own_fences, 1, memory_order_release);
@@ -67,10 +67,11 @@ static void word_store(shm_link *s, atomic_ullong *where, uint64_t value, ddl__a
         ddl__bell_ring(s->link.fd, s->bell);
 }
 
-/* Note that the driver may wait until a peer releases a span. */
+/* Record that the driver may have to wait until a peer releases a span. */
 static void await_release(const shm_link *s)
 {
-    if (!s->own->awaits_release && s->own->announced) /* announce this event, too */
+    if (!s->own->awaits_release && s->own->announced) /* so that the driver wakes up, and announces
+                                                         that it also waits for releases */
         ddl__bell_ring(s->own_arena->bell, s->own_arena->bell_number);
     s->own->awaits_release = true;
 }
@@ -82,7 +83,7 @@ static uint64_t whole_lines(size_t bytes)
     return (bytes + DDL__ARENA_LINE - 1) & ~(uint64_t)(DDL__ARENA_LINE - 1);
 }
 
-/* Return true if this reader has as many unreleased spans as its ring has entries. */
+/* Return true if all entries of this reader's ring contain spans that it has not released. */
 static bool outlet_is_full(ddl__arena_outlet *own, unsigned to)
 {
     ddl__arena_reader *r = &own->readers[to];
@@ -173,7 +174,7 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
     ddl__arena_outlet *own = shm(to[0])->own;
     bool travels = is_short(n, bytes); /* the span is stored inside its ddl__arena_entry */
     uint64_t start = own->head;
-    if (!travels) { /* the next offset with this position */
+    if (!travels) { /* offsets only grow: find the next one that has the span's position */
         uint64_t place = (uint64_t)((unsigned char *)span - own->bytes);
         start += (place + own->size - start % own->size) % own->size;
         own->head = start + whole_lines(bytes);
@@ -227,7 +228,8 @@ static bool shm_send_user(ddl__link *const *to, unsigned n, const void *memory, 
     return true;
 }
 
-/* Publish a span that lies outside the arena, with its position from `where`. */
+/* Publish a span of another kind (`kind` is a special value of `offset`). Its entry contains the
+ * `length` bytes at `where`, which identify the memory of the span. */
 static void publish_elsewhere(shm_link *s, uint32_t kind, const void *where, size_t length,
                               size_t bytes, const ddl__signature *signature)
 {
@@ -287,8 +289,8 @@ static bool has_come(const shm_link *s, ddl__arena_entry *e, unsigned ahead)
     return atomic_load_explicit(&e->stamp, memory_order_seq_cst) == s->position + ahead + 1;
 }
 
-/* Read the state of the peer before the last poll for a span. If that poll finds none and the state
- * is not open, no more spans will arrive. */
+/* The peer's state is read before the last poll for a span. If that poll finds no span and the
+ * state is not open, no more spans will arrive. */
 static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
     shm_link *s = shm(link);
@@ -307,7 +309,7 @@ static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
     return true;
 }
 
-/* Accept an offer of any peer of this arena's owner. */
+/* Accept an offer, which any peer of this rank may have sent. */
 static void take_offer(ddl__arena *own, const ddl__offer *offer, int file, bool several)
 {
     shm_link *s = offer->from < own->outlet.n_readers ? own->links[offer->from] : NULL;
@@ -380,7 +382,7 @@ static bool is_inside(const shm_link *s, uint64_t offset, size_t bytes)
            offset % DDL__ARENA_LINE == 0;
 }
 
-/* Peek at a span that may be lent. */
+/* Peek at a span that is not stored in its entry. */
 __attribute__((noinline)) static const void *peek_long(shm_link *s, const ddl__arena_entry *e,
                                                        unsigned ahead, void *into, size_t bytes)
 {
@@ -462,7 +464,7 @@ static ddl__link_pending shm_flush(ddl__link *link)
 static void shm_sleeping(ddl__link *link, bool asleep)
 {
     ddl__arena_outlet *own = shm(link)->own;
-    if (!asleep) /* keep a wait for releases that was not announced yet */
+    if (!asleep) /* keep a wait for releases until it has been announced */
         own->awaits_release = own->awaits_release && !(own->announced & DDL__ARENA_RELEASE);
     own->announced = !asleep               ? 0
                      : own->awaits_release ? DDL__ARENA_SPAN | DDL__ARENA_RELEASE

@@ -16,10 +16,10 @@ typedef struct ddl__arena ddl__arena;
  * memory is refused (message set). */
 ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_bytes);
 
-/* Let the owner's driver execute a heavy fence each time that it has announced to sleep, once this
- * process has joined `fences`. Two peers that both do so wait less when they publish to each other.
- * For drivers that sleep often, the fences cost more than they save. Call it before a link uses the
- * arena. `fences` is borrowed. */
+/* Let the owner's driver execute a heavy fence after each announcement of its sleep, once this
+ * process has joined `fences`. If two peers both do so, they wait less when they publish to each
+ * other. If a driver sleeps often, its fences cost more than they save. Call it before a link uses
+ * the arena. `fences` is borrowed. */
 void ddl__arena_fence(ddl__arena *arena, const ddl__fences *fences);
 
 /* Return the memfd to pass to peers; owned by the arena. */
@@ -48,9 +48,9 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
 typedef struct ddl__shm_buffers ddl__shm_buffers;
 ddl__shm_buffers *ddl__shm_buffers_create(size_t n);
 
-/* Create an unopened link, which gets the peer's arena later: in a large comm most pairs never use
- * their link. It uses entry `to` of `buffers`. The driver calls `ask` once, to request the arena.
- */
+/* Create an unopened link, which gets the peer's arena later, because in a large comm most pairs
+ * never use their link. The link uses entry `to` of `buffers`, and calls `ask` once, in the
+ * driver's thread, to request the arena. */
 ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned from,
                                          ddl__shm_buffers *buffers, void (*ask)(void *context),
                                          void *context);

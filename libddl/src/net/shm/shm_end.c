@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes: the end of a peer.
  *
- * A rank that leaves or aborts stores that, with the reason, in each of its own rings, and rings
- * the reader's bell. A driver whose bell rings checks the ends of all its peers: one cache line
- * each.
+ * A rank that leaves or aborts stores this, with the reason, in the ring of each reader, and rings
+ * the reader's bell. A driver whose bell rings checks whether its peers have ended, which takes one
+ * cache line for each peer.
  *
- * The death of a process does not show in memory. Some members of the host have a control
- * connection to the dead rank, and the failure detector detects its end at once. Its thread stores
- * the end in all rings of the dead rank's arena, and rings the bells of all readers
- * (ddl__shm_peer_ended). The other members thus learn it as soon as the first one does.
+ * A process that dies leaves no trace in shared memory. But some members on its host have a control
+ * connection to it, and their failure detector notices its death at once. The detector's thread
+ * stores the end in all rings of the dead rank's arena, and rings the bells of all readers
+ * (ddl__shm_peer_ended). So all members on the host notice the death as soon as the first one does.
  *
  * If all members with such a connection are dead, too, a waiting driver detects the death itself:
- * once a second it checks that the bells of its peers exist (ddl__shm_probe).
+ * once a second it checks whether its peers' bells still exist (ddl__shm_probe).
  *
  * Spans that the dead rank had published are still delivered, because a reader checks for spans
  * after the end. */
@@ -41,7 +41,7 @@ void ddl__shm_look_for_end(ddl__shm_link *s)
 void ddl__shm_close(ddl__link *link, const char *reason)
 {
     ddl__shm_link *s = ddl__shm_of(link);
-    if (s->first || /* the first link reports it */
+    if (s->first || /* only the first link stores the end */
         atomic_exchange_explicit(&s->closed, true, memory_order_relaxed))
         return;
     ddl__arena_ring *ring = &s->own_arena->outlet.shared->rings[s->to];
@@ -50,7 +50,8 @@ void ddl__shm_close(ddl__link *link, const char *reason)
     unsigned open = DDL__LINK_OPEN;
     atomic_compare_exchange_strong(&ring->end.state, &open,
                                    reason ? DDL__LINK_ABORTED : DDL__LINK_LEFT);
-    /* The caller may soon write to lent memory. No such store may be reordered before this load. */
+    /* After this call, the program may write to memory that it has lent. No such store may be
+     * reordered before this load. */
     uint64_t bell = atomic_load_explicit(&ring->bell, memory_order_seq_cst);
     if (bell)
         ddl__bell_ring(s->own_arena->bell, bell);

@@ -19,7 +19,7 @@ typedef struct ddl__shm_arrival {
     atomic_int state;    /* ddl__shm_arrived, published with `lapsed` */
     ddl__link_state lapsed;
 
-    /* guards the fields below, because any thread may find that the peer has exited */
+    /* guards the fields below, because any thread may notice that the peer's process has exited */
     pthread_mutex_t lock;
     ddl__arena *arena; /* NULL: not arrived yet */
     bool ended;
@@ -31,10 +31,11 @@ typedef enum ddl__shm_arrived {
     DDL__SHM_LAPSED
 } ddl__shm_arrived;
 
-/* The part of a first and a second link that unopened links do not touch before they are closed.
- * Large comms have many unopened links. */
+/* The memory of a first and a second link that is not touched while they are unopened: large comms
+ * have many unopened links, whose buffers then take no pages. */
 struct ddl__shm_buffers {
-    /* measurements for spans to this peer alone, and to several peers of which it is the first */
+    /* for each of the two links: measurements of stores for spans to this peer alone, and for spans
+     * to several peers of which it is the first */
     ddl__stores stores[2][2 * DDL__STORES];
     ddl__arena_outlet private_own, private_peer;
     ddl__arena_reader private_reader;
@@ -93,7 +94,7 @@ void ddl__shm_probe(ddl__link *link);
 
 /* ---- shm_first_use.c: links that were created unopened ---- */
 
-/* Request the peer's arena, unless that was done. */
+/* Request the peer's arena, unless it has already been requested. */
 void ddl__shm_ask(ddl__shm_link *link);
 
 /* The function `want` of ddl__link_ops. */

@@ -2,16 +2,16 @@
 /* stores.h - chooses plain or non-temporal stores into shared memory, by measuring which kind is
  * faster.
  *
- * A plain store first takes the cache line from the core that read it last. Between neighbouring
- * cores that is faster than memory; from a far core it is many times slower. Virtual cores can
- * become near or far within seconds, so the choice has to follow. The writer sees the difference in
- * its own rate: both kinds are timed as they are used, and the better one is used. Now and then a
- * span tries the other kind. The slower that kind was, the more rarely it is tried, so that tries
- * cost about 3 % of the time.
+ * Before a plain store, the core has to get the cache line from the core that read it last. Between
+ * neighbouring cores that is faster than a store to memory; from a far core it is many times
+ * slower. Virtual cores can become near or far within seconds, so the choice is made again and
+ * again. The writer times both kinds as it uses them, and uses the faster one. From time to time it
+ * tries the other kind for one span. The slower that kind was, the more rarely it is tried, so that
+ * trials take about 3 % of the time.
  *
- * Timing a short span would cost a tenth of it, so only one of 8 or 32 spans is timed. A span that
- * fits into the store queue of a core is timed until it has left the queue, which its publisher
- * waits for anyway. Results do not depend on the kind of stores. */
+ * Timing a short span would cost a tenth of it, so only one of 8 or 32 spans is timed. If a span
+ * fits into a core's store queue, the time until it has left the queue is measured; its publisher
+ * waits for that anyway. Results do not depend on the kind of stores. */
 #ifndef DDL_NET_STORES_H
 #define DDL_NET_STORES_H
 
@@ -27,33 +27,35 @@ enum {
     DDL__NONTEMPORAL_MINIMUM = 640,
     /* Every span of at least this many bytes is timed. */
     DDL__STORES_LONG = 128 * 1024,
-    /* One of this many shorter spans is timed; below DDL__COPY_MINIMUM, one of SELDOM. */
+    /* Of shorter spans, one of this many is timed; below DDL__COPY_MINIMUM, one of
+     * DDL__STORES_SELDOM. */
     DDL__STORES_TIMED = 8,
     DDL__STORES_SELDOM = 32,
-    /* timed spans between two trials of the other kind, if both are equally fast */
+    /* timed spans between two trials of the slower kind, if it is hardly slower */
     DDL__STORES_TRY = 31,
-    DDL__STORES_RARELY = 8 /* a slower kind is tried up to this many times more rarely */
+    DDL__STORES_RARELY = 8 /* the limit of the factor by which a slower kind is tried more rarely */
 };
 
 /* The measurements for spans of one class. */
 struct ddl__stores {
     float rate[2];  /* bytes per ns: plain, non-temporal; 0: not known yet */
-    uint32_t spans; /* timed spans since the last try */
+    uint32_t spans; /* timed spans since the last trial */
     uint32_t untimed;
     bool nontemporal; /* the better kind */
 };
 
-/* Return the factor by which non-temporal stores must seem faster to be chosen. The reader fetches
- * their data from memory, which the writer does not see: if both kinds seem about equally fast to
- * the writer, plain stores are up to twice as fast overall. For long spans from a cache, the writer
- * sees a factor of five to ten to a far core. If the data comes from memory, which bounds both
- * kinds, the writer sees 0.6 to 1.3 near and 1.4 to 2.6 far.
+/* Return the factor by which non-temporal stores must be faster in the writer's measurements to be
+ * chosen. The reader has to fetch their data from memory, which the writer does not measure: if
+ * both kinds are about equally fast for the writer, plain stores are up to twice as fast overall.
+ * For long spans whose source is in a cache, the writer measures a factor of 5 to 10 if the
+ * reader's core is far. If the source is in memory, whose bandwidth limits both kinds, it measures
+ * 0.6 to 1.3 near and 1.4 to 2.6 far.
  *
- * After a short span, the non-temporal stores are still in progress when the writer continues, and
- * later plain stores find their lines in other places. The writer sees a factor of 1 to 2.7 near
- * and 5 to 9 far while it stores plainly, and 3 to 6 near and 10 to 30 far while it stores
- * non-temporally. For the shortest spans, which are timed to the end, it sees 0.5 to 0.9 near and
- * 1.6 to 2.4 far. */
+ * When the writer continues after a short span, its non-temporal stores are still in progress, and
+ * they change where later plain stores find their cache lines. So the measured factor depends on
+ * the kind in use: 1 to 2.7 near and 5 to 9 far with plain stores, and 3 to 6 near and 10 to 30 far
+ * with non-temporal stores. For the shortest spans, which are timed until their stores are
+ * complete, the factor is 0.5 to 0.9 near and 1.6 to 2.4 far. */
 static inline float ddl__stores_gain(const ddl__stores *stores, size_t bytes, bool from_memory)
 {
     if (bytes < DDL__COPY_MINIMUM)
@@ -96,9 +98,9 @@ static inline bool ddl__stores_choose(ddl__stores *stores)
     return !better;
 }
 
-/* Limit the rate of the other kind, for spans of the middle class after the better kind has
- * changed. The old rate is outdated, so assume that the change is right until that kind is tried:
- * between far cores the factor is up to 16. */
+/* Limit the rate of the kind that is no longer used, after a change of the better kind for spans of
+ * the middle class. That rate is outdated, so assume until the next trial that the change was
+ * right: between far cores the factor is up to 16. */
 static inline void ddl__stores_believe(ddl__stores *stores)
 {
     float *rate = stores->rate;
@@ -109,9 +111,9 @@ static inline void ddl__stores_believe(ddl__stores *stores)
         rate[1] = rate[0];
 }
 
-/* Learn from a span of this many bytes and nanoseconds. One slow sample, as after a preemption,
- * decides nothing. A fast sample of a long span is always valid, because nothing makes it seem
- * faster than it was. */
+/* Update the rate with the measurement of one span: `bytes` bytes were stored in `ns` nanoseconds.
+ * A single slow sample, such as one during a preemption, changes little. A fast sample of a long
+ * span is used at once, because no disturbance makes a span seem faster than it was. */
 static inline void ddl__stores_learn(ddl__stores *stores, bool nontemporal, size_t bytes,
                                      bool from_memory, int64_t ns)
 {
@@ -135,7 +137,8 @@ static inline ddl__stores *ddl__link_stores(const ddl__link *link, bool several,
 }
 
 /* Return true if a span of at least DDL__NONTEMPORAL_MINIMUM bytes to these peers should be stored
- * non-temporally. For a writer that computes the data, and therefore cannot time the stores. */
+ * non-temporally. Used by writers that compute the data while they store it, and therefore cannot
+ * time the stores. */
 static inline bool ddl__links_nontemporal(ddl__link *const *to, unsigned n, size_t bytes)
 {
     const bool from_memory = to[0]->from_memory;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lanes.c - long spans over several connections.
  *
- * The lane of the next chunk is chosen when the chunk can be sent: the lane that will deliver it
- * first, estimated from its unacknowledged bytes and from the rate at which earlier bytes were
- * acknowledged. The sender waits for a full lane only if all others would take far longer, which
- * would delay everything behind the chunk. The send buffers of lanes are small, so that a slow lane
- * does not queue for long. */
+ * The sender chooses a lane for a chunk only when the chunk can be sent. It chooses the lane that
+ * will deliver the chunk first, estimated from the lane's unacknowledged bytes and from the rate at
+ * which earlier bytes were acknowledged. If this lane is full, the sender waits for it only if all
+ * others would take far longer, because a chunk on a slow lane delays all data behind it. The send
+ * buffers of lanes are small, so that no data waits for long in the buffer of a slow lane. */
 #include <errno.h>
 #include <linux/sockios.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "net/tcp/tcp_link.h"
 
 enum {
-    STRETCH = 256 << 10, /* bytes of one measurement */
+    STRETCH = 256 << 10, /* minimum bytes of one measurement */
     FAR = 4              /* a lane that takes this many times longer is not used */
 };
 
@@ -57,15 +57,16 @@ void ddl__lanes_shut(ddl__tcp_link *l)
     }
 }
 
-/* Return the bytes that the peer has not acknowledged; at least one if there are any. */
+/* Return the number of sent bytes that the peer has not acknowledged. The kernel's number may be
+ * inexact, but is not 0 while there are any. */
 static uint64_t unacknowledged(const ddl__lane *lane)
 {
     int bytes = 0;
     return ioctl(lane->fd, SIOCOUTQ, &bytes) || bytes < 0 ? 0 : (uint64_t)bytes;
 }
 
-/* Measure the rate of the lane, over periods of many packets in which it always had data to send.
- * The rate of an idle lane is a lower bound. */
+/* Measure the rate of the lane. A measurement covers many packets. If the lane was idle during it,
+ * the result is only a lower bound of the rate. */
 static void lane_measure(ddl__lane *lane, uint64_t waiting, int64_t now)
 {
     uint64_t acknowledged = lane->given > waiting ? lane->given - waiting : 0;
@@ -130,7 +131,8 @@ static void lane_assign(ddl__lane *lane, ddl__long_span *span)
     span->cut += lane->out.bytes;
 }
 
-/* Finish the current chunk, which is sent. */
+/* Finish the current chunk after all its bytes were sent, and release the long spans that are sent
+ * completely. */
 static void lane_finish(ddl__tcp_link *l, ddl__lane *lane)
 {
     lane->span->unsent -= lane->out.bytes;
@@ -205,7 +207,8 @@ void ddl__lanes_push(ddl__tcp_link *l)
 
 /* ------------------------------------------------------------------------------------ receiving */
 
-/* Note a loss, to be reported after `delay`. error 0: the connection was closed. */
+/* Record the loss of a connection, to be reported after `delay`. error 0: the peer closed the
+ * connection. */
 static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t delay)
 {
     char words[sizeof l->buffers->lost_why - DDL__LANE_NAME];
@@ -222,8 +225,8 @@ void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)
     note_loss(l, name, error, DDL__LANE_REASON_LIMIT);
 }
 
-/* Handle an error of a lane. A live peer has noticed the failure, too, and knows more, so wait for
- * its reason first. */
+/* Handle an error of a lane. If the peer is alive, it has noticed the failure, too, and may know
+ * the cause, so wait for the reason that it sends. */
 static void lane_break(ddl__tcp_link *l, ddl__lane *lane, int error)
 {
     l->broken = true;

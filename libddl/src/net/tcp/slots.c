@@ -12,7 +12,7 @@ struct ddl__slots {
     size_t bytes; /* bytes of one slot */
     unsigned n;
     char *memory;
-    atomic_uint users[]; /* number of links that still have to send slot i */
+    atomic_uint users[]; /* by slot: number of links that still have to send it */
 };
 
 ddl__slots *ddl__slots_create(size_t slot_bytes, unsigned n)

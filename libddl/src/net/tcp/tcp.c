@@ -68,9 +68,9 @@ static void tcp_sleeping(ddl__link *link, bool asleep)
 
 /* ------------------------------------------------------------------------------ life and death */
 
-/* Close the link. A leave message is sent after everything that waits, an abort before everything
- * but a span that has been started. If the rest of that span does not fit into the socket now, the
- * abort cannot be sent, because the user memory may soon be freed. */
+/* Close the link. A leave message is sent after all waiting frames. An abort is sent before them,
+ * but after the rest of a frame that was partly sent. If that rest does not fit into the socket
+ * now, the abort cannot be sent, because the user memory of the frame may soon be freed. */
 static void tcp_close(ddl__link *link, const char *reason)
 {
     static const ddl__signature none;
@@ -92,8 +92,9 @@ static void tcp_close(ddl__link *link, const char *reason)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Read the rest and close. Closing a socket with unread data, even the peer's leave message, resets
- * the connection and discards the data that was sent last. */
+/* Read the received data, and close the socket. Closing a socket with unread data, even if it is
+ * only the peer's leave message, would reset the connection and discard the data that was sent
+ * last. */
 static void empty_and_close(int fd)
 {
     char rest[DDL__TCP_PAGE];
@@ -172,8 +173,8 @@ static void buffer_enlarge(int fd, int option)
         setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);
 }
 
-/* All options but the first are for speed or for the detection of ends. A unix socket may refuse
- * them. */
+/* All options but the first only improve the speed, or detect the end of the peer, so errors are
+ * ignored: a unix socket may refuse these options. */
 void ddl__tcp_socket_prepare(int fd, bool lane)
 {
     static const int yes = 1, idle = KEEPALIVE_IDLE_S, each = KEEPALIVE_EACH_S,
@@ -240,9 +241,9 @@ ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_buffers *bu
     return &l->base;
 }
 
-/* Use a short send queue. Only a network needs a queue that covers its delay and the time that the
- * driver is busy elsewhere. Between ranks of one machine, a long queue evicts unread data from the
- * caches, and the pages that the kernel will copy to next. */
+/* Use a short send queue. Only a network needs a long one, which covers its delay and the time
+ * during which the driver does other work. Between ranks of one machine, a long queue evicts unread
+ * data from the caches, and the pages that the kernel will copy to next. */
 void ddl__tcp_link_shorten(ddl__link *link)
 {
     static const int bytes = NEAR_BUFFER;
@@ -276,9 +277,9 @@ void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size)
     }
 }
 
-/* Add a socket to the epoll set of a link with several sockets, for the events for which a driver
- * watches a link. The set only represents the sockets in the driver's epoll: its own events are not
- * read. */
+/* Add a socket to the epoll set of a link with several sockets, for the same events as the driver
+ * watches a link. In the driver's epoll set this set stands for all the sockets; its own events are
+ * never read. */
 static bool epoll_watch(int epoll, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};

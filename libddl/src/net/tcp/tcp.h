@@ -22,15 +22,15 @@ typedef struct ddl__tcp_buffers ddl__tcp_buffers;
 ddl__tcp_buffers *ddl__tcp_buffers_create(size_t n);
 
 /* Create a link without a connection, which it gets when one of the two ends first sends
- * (tcp_first_use.c). It uses the buffers with this number. It requests the connection by `ask`,
- * once, with its own lock held. link->fd is -1 until the driver has adopted the connection. Return
- * NULL if out of memory (message set). */
+ * (tcp_first_use.c). It uses entry `number` of `buffers`. It calls `ask` once, with its own lock
+ * held, to request the connection. link->fd is -1 until the driver has adopted the connection.
+ * Return NULL if out of memory (message set). */
 ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_buffers *buffers,
                                          size_t number, void (*ask)(void *context), void *context);
 
-/* Give such a link its connection, as in ddl__tcp_link_create; or close it unopened, because the
- * peer has left (DDL__LINK_LEFT) or is lost. Call one of the two functions, once, from any
- * thread. */
+/* Give an unopened link its connection, with arguments as in ddl__tcp_link_create; or close the
+ * link unopened, because the peer has left (DDL__LINK_LEFT) or is lost. Call one of the two
+ * functions, once, from any thread. */
 void ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal);
 void ddl__tcp_link_lapse(ddl__link *link, ddl__link_state state);
 

@@ -2,11 +2,12 @@
 /* TCP links that get their connection when one of the two ends first sends.
  *
  * The sender requests the connection (connect/wireup/first_use.h dials it); the other end gets it
- * without a request. A rank that has waited for a while to receive also requests it, which reveals
- * a dead peer even if no member monitors it any more. Another thread stores the connection in
- * `arrival`. The driver adopts it at the next send or receive, which fail on the descriptor -1, or
- * at the next event. Only the driver changes `fd` and `seal`, under the lock, because any thread
- * may close. It then sends the queued frames. */
+ * without a request. A rank that has waited to receive for a while requests it, too: the attempt
+ * reveals a dead peer, even if no member monitors that peer any more. Another thread stores the
+ * connection in `arrival`. The driver adopts it at the next event, or at the next send or receive,
+ * whose system calls fail while the descriptor is -1. The driver then sends the queued frames. Only
+ * the driver changes `fd` and `seal`; it holds the lock while it does so, because any thread may
+ * close the link. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -18,7 +19,7 @@
 void ddl__tcp_ask(ddl__tcp_link *l)
 {
     void (*ask)(void *context) = l->arrival.ask;
-    if (!ask || l->closed) /* a farewell opens no connection */
+    if (!ask || l->closed) /* no connection is opened only for a farewell */
         return;
     l->arrival.ask = NULL;
     ask(l->arrival.context);

@@ -12,8 +12,8 @@
  * Lanes. A link has one connection that alone determines the order of spans, and optionally lanes.
  * Only the header of a long span is sent over the first connection; its payload is sent over the
  * lanes in chunks that contain the number of the long span and their offset in it. Both ends know
- * from the length alone whether a span is long. A chunk of a later span waits in the socket of its
- * lane, and blocks only that lane.
+ * from the length alone whether a span is long. A chunk of a later long span waits in the socket of
+ * its lane, and blocks only that lane.
  *
  * Unopened links. A link of a large comm has no connection until one of its ends has something to
  * send: tcp_first_use.c. Such a link looks full to the sender and empty to the receiver. This costs
@@ -128,7 +128,8 @@ typedef struct ddl__tcp_link {
     ddl__arrival arrival;
     bool near; /* the send queue must be shortened when the link opens */
     ddl__slots *slots;
-    void *carrier; /* the object that moves the spans instead of this link (net/ucx), or NULL */
+    void *carrier; /* the object that sends and receives the spans instead of this link (net/ucx),
+                      or NULL */
     unsigned n_lanes;
     ddl__lane *lanes; /* DDL__LANES_MAX entries, allocated with the first lane */
 
@@ -137,10 +138,10 @@ typedef struct ddl__tcp_link {
     bool closed; /* no more frames are accepted */
     bool shut;   /* nothing more is sent */
     int error;   /* the errno that ended sending */
-    /* the name of the lane that failed; from then on only the farewell is sent; or NULL */
+    /* the name of a lane that has failed, or NULL; after a failure, only the farewell is sent */
     const char *failed_lane;
     unsigned oldest, queued;
-    size_t sent; /* bytes of the oldest frame that are sent */
+    size_t sent; /* bytes of the oldest frame that were sent */
     unsigned first_long, n_long;
     uint64_t long_sent; /* number of long spans so far */
 
@@ -153,7 +154,7 @@ typedef struct ddl__tcp_link {
     /* The long span that is being received. */
     bool assembling;
     bool broken;              /* the span will never be complete */
-    size_t unplaced, missing; /* bytes without a chunk; bytes that are not received */
+    size_t unplaced, missing; /* bytes without a chunk header; bytes not received */
     uint64_t long_received;   /* number of long spans received before it */
     int64_t lost_at;          /* time to report the failure of a lane; 0: none failed */
     int64_t examined;         /* time of the last check of the sockets */
@@ -216,7 +217,7 @@ void ddl__tcp_enqueue(ddl__tcp_link *l, ddl__tcp_type type, const void *payload,
 /* Drop all long spans, and all frames but the `keep` oldest. */
 void ddl__tcp_drop(ddl__tcp_link *l, unsigned keep);
 
-/* Stop sending, and drop everything that waits. */
+/* Stop sending, and drop everything that waits to be sent. */
 void ddl__tcp_stop(ddl__tcp_link *l);
 
 /* Send as much as the sockets accept. */

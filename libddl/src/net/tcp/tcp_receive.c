@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_receive.c - the receiving half of a TCP link.
  *
- * `got` counts the received bytes of the next frame over the first connection, including its
- * header, and is the whole state. One recvmsg reads header and payload, the payload directly into
- * its destination, assuming that the next frame is the expected span. It never reads more, so the
- * stream stays in step. If the assumption is wrong, the expected span will never arrive, and its
- * destination may hold the first bytes of another frame. A header that poll has read waits until
- * its span is requested.
+ * `got` counts the received bytes of the current frame on the first connection, including its
+ * header. It is the whole state of that connection. One recvmsg reads header and payload, assuming
+ * that the frame is the expected span: the payload is read directly into the span's destination. It
+ * never reads beyond the frame, so the stream stays in step. If the assumption is wrong, the
+ * expected span will never arrive, and its destination may contain the first bytes of another
+ * frame. A header that poll has read waits until its span is requested.
  *
- * Edges. A short read or write means that the socket is exhausted and an event will follow. An end
- * of file right behind the data is the exception: its event was already seen. After an event, reads
- * therefore continue until EAGAIN. */
+ * Events are edge-triggered. After a short read or write, the socket is exhausted, and another
+ * event will follow. The exception is an end of file directly after the data, because one event
+ * reports both. After an event, reads therefore continue until EAGAIN. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -45,8 +45,8 @@ static void lose_stream(ddl__tcp_link *l, int error)
     }
 }
 
-/* Report the failure of a lane when it is due, if nothing more has arrived. Always returns
- * false. */
+/* If the failure of a lane is due to be reported, and the link is still open, mark the link as
+ * lost. Always returns false. */
 static bool link_check_loss(ddl__tcp_link *l)
 {
     if (l->lost_at && l->base.state == DDL__LINK_OPEN && ddl__now() > l->lost_at)

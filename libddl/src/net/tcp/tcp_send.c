@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_send.c - the sending half of a TCP link.
  *
- * Frames wait in a ring and point to user memory or to a slot; the oldest may be half sent. A frame
- * is sent at once if the ring is empty. flush sends the rest, many frames per system call. A slot
- * counts the links that still have to send it, and is free at zero. The last entry of the ring is
- * reserved for the farewell.
+ * Frames wait in a ring and point to user memory or to a slot; the oldest may be partly sent. A
+ * frame is sent at once if the ring is empty. flush sends the waiting frames, many in one system
+ * call. A slot counts the links that still have to send it, and is free at zero. The last entry of
+ * the ring is reserved for the farewell.
  *
  * A link that is closed, or that has failed to send, discards new frames, so that no caller waits
- * for room on a dead link. The receiving half finds the cause, because a leave message, an abort or
- * data may precede the error. If a lane fails, the first connection remains for the farewell. */
+ * for room on a dead link. The receiving half finds the cause of a failure, because a leave
+ * message, an abort or data may have arrived before it. If a lane fails, the first connection is
+ * still used for the farewell. */
 #include <assert.h>
 #include <errno.h>
 #include <sys/socket.h>
@@ -127,7 +128,7 @@ void ddl__tcp_push(ddl__tcp_link *l)
         ddl__tcp_stop(l);
 }
 
-/* Unlock, in the driver's thread. After a send error, receive the cause. */
+/* Unlock, in the driver's thread. After a send error, look for its cause in the received data. */
 static void unlock(ddl__tcp_link *l)
 {
     int error = l->error;

@@ -68,7 +68,8 @@ static void endpoint_abandon(ddl__ucx *ucx, int peer)
         ucx->ucp.request_free(close);
 }
 
-/* Abandon the endpoints that have connected since an abort. Return the number of the others. */
+/* Close the abandoned endpoints that have connected by now. Return the number of abandoned
+ * endpoints that are still open. */
 static unsigned abandon_connected(ddl__ucx *ucx)
 {
     unsigned n = 0;
@@ -120,7 +121,7 @@ static void tcp_receive(ddl__ucx_link *l)
     while (l->tcp_ops->next(tcp, &signature, &bytes) &&
            l->tcp_ops->peek(tcp, 0, &l->announced, sizeof l->announced, &none))
         l->tcp_ops->release(tcp);
-    tcp->quiet = false; /* no event of the TCP connection reports a span */
+    tcp->quiet = false; /* TCP events do not report spans over UCX, so poll even without an event */
 }
 
 void ddl__ucx_check(ddl__ucx_link *l)
@@ -258,8 +259,8 @@ static ddl_status fail_by_status(const ddl__ucx *ucx, const char *what, ddl__ucs
 }
 
 /* The settings whose defaults libddl changes. libddl has its own links over shared memory. By
- * default, UCX's TCP moves a span in segments of 8 KiB, each with a system call. In older versions
- * the settings of TCP have no prefix TCP_. */
+ * default, UCX's TCP moves a span in segments of 8 KiB, each with a system call. In older versions,
+ * the names of TCP's settings do not have the prefix TCP_. */
 static const struct {
     const char *variable, *name, *old_name, *value;
 } defaults[] = {{"UCX_TLS", "TLS", "TLS", "^sm"},
@@ -359,7 +360,8 @@ void ddl__ucx_set_addresses(ddl__ucx *ucx, void *rows, size_t row_bytes)
     ucx->row_bytes = row_bytes;
 }
 
-/* Close all endpoints at the same time, after all sent data, and wait for them. */
+/* Close all endpoints at the same time. Wait, for a bounded time, until their data is sent and they
+ * are closed. */
 static void endpoints_close(ddl__ucx *ucx)
 {
     static const ddl__ucp_request_param flush;

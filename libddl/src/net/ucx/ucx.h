@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ucx.h - links whose spans are sent over UCX, which supports InfiniBand, RoCE and other networks.
  * libucp.so.0 is loaded at run time. A link over UCX is a TCP link whose spans are sent over UCX.
- * Its connection remains, for leave messages and aborts, and for the detection of failures. */
+ * The TCP connection remains for leave messages, for aborts, and for the detection of failures. */
 #ifndef DDL_NET_UCX_H
 #define DDL_NET_UCX_H
 
@@ -35,17 +35,16 @@ void ddl__ucx_set_addresses(ddl__ucx *ucx, void *rows, size_t row_bytes);
 /* Send a probe to this peer, which does the same, after ddl__ucx_set_addresses. */
 void ddl__ucx_probe(ddl__ucx *ucx, int peer);
 
-/* Let UCX work, and wait for events, at most this time. Return true once all probed peers are
- * reached or have failed. */
+/* Let UCX work. Return true if all probed peers are reached or have failed. Otherwise wait for an
+ * event, for at most this time, and return false. */
 bool ddl__ucx_await_probes(ddl__ucx *ucx, int timeout_ms);
 
 /* Return the lowest rank that was probed and is not reached, or -1. *why is UCX's error, or NULL if
  * there was none. */
 int ddl__ucx_find_unreached(ddl__ucx *ucx, const char **why);
 
-/* Send the spans of this TCP link, and receive those of the peer, over UCX from now on. The peer
- * does the same after the same span. `second`: it is the pair's link for messages. Called by the
- * driver. */
+/* Send and receive the spans of this TCP link over UCX from now on. The peer switches after the
+ * same span. `second`: this is the pair's link for messages. Called by the driver. */
 void ddl__ucx_carry(ddl__ucx *ucx, ddl__link *link, int peer, bool second);
 
 /* Free the object, after its links. Waits, at most DDL__UCX_FLUSH_LIMIT, until the network has

@@ -13,12 +13,13 @@
  * of another operation into the receive buffer, or need a second message for each header.
  *
  * Probes. Before a comm uses UCX, each member sends a probe to the members to which its creation
- * has opened connections, and receives theirs, within DDL__UCX_PROBE_LIMIT. Only so the members
- * find out that an address is not reachable: UCX itself reports it after 30 s, and may then abort
- * the process. All members then agree whether they use UCX (comm/fabric.c), and until then let UCX
- * work, since a peer may need that to connect. UCX 1.13 aborts the process if an endpoint is closed
- * while it connects. So if a peer was not reached, the worker is never used again, and not freed.
- * The same holds for an endpoint of a later first use that has not connected when the comm ends.
+ * has opened connections, and receives theirs, within DDL__UCX_PROBE_LIMIT. Without probes, the
+ * members would learn too late that an address is not reachable: UCX itself reports that after 30
+ * s, and may then abort the process. All members then agree on whether to use UCX (comm/fabric.c).
+ * Until then they let UCX work, because a peer may need this to connect. UCX 1.13 aborts the
+ * process if an endpoint is closed while it connects. So if a peer was not reached, the worker is
+ * never used again, and not freed. The same holds for an endpoint of a later first use that has not
+ * connected when the comm ends.
  *
  * Room. A sender may have DDL__UCX_WINDOW spans on a link that the receiver has not released. The
  * receiver returns the room in credits, which are messages without payload.
@@ -27,12 +28,12 @@
  * over TCP that contains the number of spans sent over UCX, and takes effect when these have
  * arrived. An abort takes effect at once. An error of the endpoint does not prove that the peer is
  * dead: as with a lane of a TCP link, the link counts as lost if no reason arrives over TCP in
- * time. While the TCP link is unopened, there is no room: a peer without a TCP link could leave
- * unnoticed. A span over TCP, like the one before a leave message, opens the link.
+ * time. While the TCP link is unopened, nothing can be sent over UCX: a peer without a TCP link
+ * could leave unnoticed. A span over TCP, like the one before a leave message, opens the TCP link.
  *
- * Memory of the user. Requests point to it until they are complete. An abort closes the endpoint by
- * force, which completes its requests with an error. Once all aborts are sent, the end of the comm
- * waits for that, at most DDL__UCX_FLUSH_LIMIT.
+ * User memory. Requests refer to user memory until they are complete. An abort closes the endpoint
+ * by force, which completes its requests with an error. When all aborts are sent, the thread that
+ * ends the comm waits for this completion, at most DDL__UCX_FLUSH_LIMIT.
  *
  * Threads. `lock` guards the worker and all links of the comm, because any thread may close. UCX
  * calls back only while the lock is held. UCX has one more thread of its own, which never calls
@@ -87,18 +88,19 @@ struct ddl__ucx_link {
 
     uint64_t sent, released_there; /* spans sent; spans that the peer has released */
     unsigned pending;              /* requests that UCX has not completed, to send or receive */
-    uint64_t farewell;             /* the number of spans sent, for the peer */
+    uint64_t farewell;             /* the number of spans sent, as the peer receives it */
     bool opening;                  /* the connection of the TCP link was requested */
     bool closed;
-    ddl__ucx_sent credit; /* or probe */
+    ddl__ucx_sent credit; /* a credit or a probe that is being sent */
     bool probed, reached; /* a probe was sent; the peer's has arrived */
-    bool connected;       /* of the first: UCX has connected the endpoint, or has given up */
-    bool abandoned;       /* of the first: an abort is to close the endpoint by force */
+    bool connected; /* first link of a pair only: UCX has connected the endpoint, or has given up */
+    bool abandoned; /* first link of a pair only: an abort closes the endpoint by force once it is
+                       connected */
 
     uint64_t arrived, released, credited;
     uint64_t announced; /* number of spans that the peer has sent, once it leaves */
     bool leaving;       /* the peer has left, and spans are on their way */
-    int64_t leaves_at;  /* time to report that they have not arrived */
+    int64_t leaves_at;  /* time to report that these spans have not arrived */
     ddl__ucs_status failure;
     int64_t lost_at; /* time to report the failure; 0: none */
     void *buffer;
@@ -117,7 +119,8 @@ struct ddl__ucx {
     pthread_mutex_t lock;
     int rank, size, fd;
     bool armed;
-    bool unusable; /* an endpoint connects, and cannot be closed: do not use the worker again */
+    bool unusable; /* an endpoint is still connecting, so it cannot be closed: do not use the worker
+                      again */
     void *address;
     size_t address_bytes;
     char *rows; /* the addresses of the members */
@@ -170,10 +173,10 @@ bool ddl__ucx_send_user(ddl__link *const *to, unsigned n, const void *memory, si
                         const ddl__signature *signature);
 ddl__link_pending ddl__ucx_flush(ddl__link *link);
 
-/* With the lock held: return room to the peer if enough of it was released. */
+/* With the lock held: send the peer a credit if enough of its spans were released. */
 void ddl__ucx_return_room(ddl__ucx_link *l);
 
-/* With the lock held, before the link has sent a credit. */
+/* Send a probe. Called with the lock held, before the link has sent a credit. */
 void ddl__ucx_send_probe(ddl__ucx_link *l);
 
 /* ---- ucx_receive.c ---- */
@@ -181,7 +184,7 @@ void ddl__ucx_send_probe(ddl__ucx_link *l);
 /* Handle active messages. Return false if UCX does not accept the handlers. */
 bool ddl__ucx_handle_messages(ddl__ucx *ucx);
 
-/* With the lock held: release the arrivals that were not received. */
+/* With the lock held: release the spans that have arrived and were not received. */
 void ddl__ucx_drop_arrivals(ddl__ucx_link *l);
 
 bool ddl__ucx_next(ddl__link *link, ddl__signature *signature, size_t *bytes);

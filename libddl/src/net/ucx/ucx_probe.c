@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucx_probe.c - the first message to and from each peer, by which the members find out whether they
- * reach each other. It connects the endpoints while both ranks let UCX work. */
+/* ucx_probe.c - probes: the first message to and from each peer, which shows whether the two ranks
+ * can reach each other. The probe connects their endpoints while both ranks let UCX work. */
 #include <poll.h>
 
 #include "net/ucx/ucx_link.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucx_receive.c - the receiving half of a link over UCX. Handlers only note what has arrived. */
+/* ucx_receive.c - the receiving half of a link over UCX. The handlers of active messages only
+ * record the arrival. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,8 +126,8 @@ static void *buffer_of(ddl__ucx_link *l, size_t bytes)
     return l->buffer;
 }
 
-/* Note that a payload was fetched. The request's user data is its link, because only the next span
- * is fetched. */
+/* Handle the end of fetching a payload. The request's user data is only the link, because at most
+ * one span of a link, the next one, is being fetched. */
 static void fetched(void *request, ddl__ucs_status status, size_t bytes, void *user_data)
 {
     ddl__ucx_link *l = user_data;
@@ -162,7 +163,7 @@ static void fetch(ddl__ucx_link *l, ddl__ucx_arrival *a, void *place)
         l->pending++;
 }
 
-/* Return the payload once it is here. */
+/* Return the payload if it has arrived completely, else NULL. */
 static const void *obtain(ddl__ucx_link *l, ddl__ucx_arrival *a, void *into)
 {
     if (!a->head.bytes)

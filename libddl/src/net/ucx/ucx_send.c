@@ -61,7 +61,8 @@ static void span_send(ddl__ucx_link *l, const void *payload, size_t bytes,
     message_send(s, DDL__UCX_SPAN, payload);
 }
 
-/* Return true if the TCP link is open or will not open. If not, request its connection. */
+/* Return true if the TCP link is open, or will never open. Otherwise request its connection, and
+ * return false. */
 static bool is_opened(ddl__ucx_link *l)
 {
     static const ddl__signature none;
@@ -83,7 +84,8 @@ static bool has_room(ddl__ucx_link *l)
            l->closed || l->lost_at;
 }
 
-/* If one of the links has no room, let UCX work, but only once. */
+/* Return true if all of these links have room. If one has none, let UCX work once, and check
+ * again. */
 static bool all_have_room(ddl__link *const *to, unsigned n)
 {
     bool worked = false;
