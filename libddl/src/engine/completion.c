@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The completion of works, and the calls that wait for, test and destroy them. */
+/* The completion of works, and the functions that wait for works, test them and destroy them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +23,8 @@ void ddl__report(ddl__engine *engine)
     (void)n; /* on failure, the descriptor is already in the desired state */
 }
 
-/* Under the lock: finish a part, which the group owns. The last part completes the group with its
- * own status, because a failure ends all remaining parts. */
+/* Under the lock: finish a part, which the group owns. The last part's status is the group's,
+ * because a failure ends all remaining parts. */
 static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
 {
     if (--group->left)

@@ -14,7 +14,7 @@
 
 enum {
     EVENTS = 32,
-    LIMIT_PASSES = 4 /* after this many passes that moved something, check the time limits */
+    LIMIT_PASSES = 4 /* check the time limits after this many passes that moved something */
 };
 
 /* Mark the current operations of both streams as having waited, so that they are timed. */
@@ -38,8 +38,8 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
         ddl__messages_sleeping(engine->messages, asleep);
     if (!asleep)
         return;
-    /* Take the lock once: the driver then sees all works whose submitters did not find it
-     * asleep. */
+    /* Take and release the lock: the driver then finds all works whose submitters did not know that
+     * it sleeps. */
     pthread_mutex_lock(&engine->lock);
     pthread_mutex_unlock(&engine->lock);
     if (engine->config.fences && ddl__fences_joined(engine->config.fences))
@@ -82,7 +82,7 @@ static int64_t earlier(const ddl__stream *stream, int64_t deadline)
     return queued < deadline ? queued : deadline;
 }
 
-/* Return the timeout of a sleep: until the next limit or the deadline. */
+/* Return the timeout of a sleep, in milliseconds: the time until the next limit or the deadline. */
 static int sleep_ms(const ddl__engine *engine, int64_t deadline)
 {
     deadline = earlier(&engine->ordered, deadline);
@@ -319,7 +319,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
         }
         pthread_mutex_lock(&engine->lock);
         wanted = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
-        /* The waiter for which this thread stopped driving has left, so continue. */
+        /* This thread has stopped driving for a waiter, but that waiter has left, so continue. */
         if (asleep || wanted || !ddl__pending(engine))
             break;
         pthread_mutex_unlock(&engine->lock);

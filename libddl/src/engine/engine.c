@@ -20,7 +20,8 @@ static bool engine_watch_fd(ddl__engine *engine, int fd, ddl__link *link)
                                 .data.ptr = link};
     if (!link)
         event.events = EPOLLIN;
-    else if (link->shared) /* without EPOLLOUT: no thread waits for room in a peer's bell */
+    else if (link->shared) /* without EPOLLOUT: links over shared memory never wait for room in a
+                              socket */
         event.events = EPOLLIN | EPOLLET;
     /* If links share a descriptor, the first link polls it. */
     return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) || errno == EEXIST;
@@ -59,7 +60,9 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     engine->wait_policy.starts_here = ddl__starts_here;
     engine->wait_policy.context = engine;
     engine->wait_policy.sharing = config->sharing_cores;
-    /* The members that the first operations wait for are still connecting and need the cores. */
+    /* The first operations wait for members that are still connecting and need the cores. So if
+     * members share cores, the first waits sleep at once; otherwise they yield instead of
+     * spinning. */
     if (config->sharing_cores)
         engine->wait_policy.core_taken.left = 2 * (uint32_t)config->size;
     else
@@ -138,7 +141,8 @@ void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd)
 {
     if (!engine_watch_fd(engine, fd, link))
         ddl__log(DDL__WARN, "cannot add a link to epoll: %s", strerror(errno));
-    /* Shared-memory links have one descriptor: it may be watched already, and then has no event. */
+    /* All links over shared memory have the same descriptor. It may already be watched, and then
+     * there is no new event, so wake the driver. */
     ddl__engine_wake(engine);
 }
 

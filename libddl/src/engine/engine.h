@@ -13,7 +13,8 @@
 /* The urgency with which the endpoint's thread should drive. */
 typedef enum ddl__urgency {
     DDL__NOW,
-    /* soon, unless a thread waits by then; everything that was possible at once is already done */
+    /* soon, unless a thread waits by then; all progress that was possible at once is already
+     * made */
     DDL__SOON
 } ddl__urgency;
 
@@ -73,7 +74,8 @@ bool ddl__engine_allow_packing(ddl__engine *engine);
  * use. */
 void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter);
 
-/* Return the algorithms worth comparing for this call, as ddl__plan_candidates does. */
+/* Store the algorithms worth comparing for this call, and return their number, like
+ * ddl__plan_candidates. */
 int ddl__engine_candidates(const ddl__engine *engine, const ddl__call *call,
                            ddl__candidate found[DDL__ALGORITHMS]);
 
@@ -101,13 +103,13 @@ void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group);
 ddl_status ddl__engine_status(ddl__engine *engine);
 void ddl__engine_abort(ddl__engine *engine, const char *reason);
 
-/* End the comm on all members for a cause that no link reports, such as a dead peer. The first
- * cause wins. Any thread may call this; it does not block. */
+/* End the comm on all members, for a cause that no link reports, such as a death that the failure
+ * detector has found. The first cause wins. Any thread may call this; it does not block. */
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
 
-/* Append the reason why this rank still waits, such as ": not called by rank 1; ...", or nothing.
- * The operation is given by `operation` if matched by order, else by `name` (operation NULL). The
- * driver calls it without the engine's lock. */
+/* Append the reason why this rank still waits, such as ": not called by rank 1; ...", or nothing if
+ * it is unknown. An operation that is matched by order is given by `operation`, a named operation
+ * by `name` (`operation` is NULL). The driver calls this function without the engine's lock. */
 typedef void ddl__explain_fn(void *context, const ddl__signature *operation, const char *name,
                              char *text, size_t size);
 
@@ -115,8 +117,9 @@ typedef void ddl__explain_fn(void *context, const ddl__signature *operation, con
  * function is running. Any thread may call this. */
 void ddl__engine_set_explainer(ddl__engine *engine, ddl__explain_fn *explain, void *context);
 
-/* Note that the comm is created and that its failure detector runs. Before that, a lost link ends
- * the comm only after ddl__engine_peer_died, but then even if nothing waits for it. */
+/* Record that the comm is created and that its failure detector runs. Before this call, a lost link
+ * ends the comm only after ddl__engine_peer_died, but then even if no operation waits for that
+ * link. */
 void ddl__engine_created(ddl__engine *engine);
 bool ddl__engine_is_created(const ddl__engine *engine);
 
@@ -125,8 +128,8 @@ bool ddl__engine_is_created(const ddl__engine *engine);
  * reason, which then arrives a little later. Any thread may call this. */
 void ddl__engine_peer_died(ddl__engine *engine, int rank);
 
-/* Note that this member sends nothing any more: it has left the comm, or its process has exited
- * without leaving. Any thread may call this. */
+/* Record that this member sends nothing any more, because it has left the comm, or its process has
+ * exited without leaving. Any thread may call this. */
 void ddl__engine_peer_gone(ddl__engine *engine, int rank);
 
 /* Watch this descriptor of a link that was unopened until now. Any thread may call this. */
@@ -135,17 +138,17 @@ void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd);
 /* End the comm because no link to this peer can be opened. Any thread may call this. */
 void ddl__engine_peer_unreachable(ddl__engine *engine, int peer, const char *text);
 
-/* A finding about a peer: if it is the reason for the end of the comm. */
+/* The result of checking whether a peer is the reason for the end of the comm. */
 typedef enum ddl__finding {
     DDL__PEER_FINE,
-    DDL__PEER_DOUBTED, /* its link was lost during the creation, perhaps for another reason */
+    DDL__PEER_DOUBTED, /* its link was lost during the creation, perhaps not because of its death */
     DDL__PEER_LOST,
     DDL__PEER_UNREACHABLE
 } ddl__finding;
 ddl__finding ddl__engine_find_peer(const ddl__engine *engine, int peer);
 
-/* Call `run` as the driver, after the current driver has stopped. Used to change links. Any thread
- * may call this; it waits for the driver. */
+/* Call `run` in this thread, which is the driver meanwhile. Waits until the current driver has
+ * stopped. Used to change links. Any thread may call this. */
 void ddl__engine_as_driver(ddl__engine *engine, void (*run)(void *context), void *context);
 
 /* Make the driver check its links again if it sleeps. Any thread may call this. */
@@ -157,12 +160,12 @@ void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char 
 /* A snapshot of the progress, which any thread may take. */
 typedef struct ddl__snapshot {
     ddl_status status;
-    bool told;                  /* a caller has received the failure */
+    bool told;                  /* a caller has received the comm's failure */
     uint64_t pending, finished; /* counts of works */
-    uint64_t moves;             /* steps that operations have made */
-    uint64_t passes;            /* passes in which messages moved; a long message takes many */
-    uint64_t scratch;           /* bytes of scratch memory kept for plans */
-    uint64_t lent;              /* bytes that peers have read or stored in place */
+    uint64_t moves;             /* passes in which an operation made progress without completing */
+    uint64_t passes;  /* passes in which messages made progress; a long message takes many */
+    uint64_t scratch; /* bytes of scratch memory kept for plans */
+    uint64_t lent;    /* bytes that peers have read or stored in place */
     char text[DDL__MESSAGE_MAX];
 } ddl__snapshot;
 ddl__snapshot ddl__engine_snapshot(ddl__engine *engine);
@@ -187,8 +190,8 @@ bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank
 
 const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine);
 
-/* Receive data that peers have sent, even if nothing waits for it, so that a failure of a peer ends
- * this comm. Any thread may call this; it does not block. */
+/* Receive data that peers have sent, even if no operation waits for it, so that a failure of a peer
+ * ends this comm. Any thread may call this; it does not block. */
 void ddl__engine_poll(ddl__engine *engine);
 
 ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
@@ -203,8 +206,8 @@ ddl_status ddl__work_wait(ddl_work *work, int64_t deadline);
 ddl_status ddl__work_test(const ddl_work *work);
 void ddl__work_destroy(ddl_work *work);
 
-/* The state of the engine after the endpoint's thread has driven. It drives while no caller
- * waits. */
+/* The state of the engine after the endpoint's thread has driven it, which that thread does while
+ * no caller waits. */
 typedef enum ddl__background {
     DDL__BACKGROUND_IDLE,   /* nothing is pending, or a waiter drives */
     DDL__BACKGROUND_ASLEEP, /* call again when the descriptor is readable, or after a while */

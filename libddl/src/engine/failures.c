@@ -198,8 +198,8 @@ static bool is_unexplained(const ddl__engine *engine, int rank)
             !atomic_load_explicit(&engine->created, memory_order_relaxed));
 }
 
-/* Return for how long an explanation of this link's end may still arrive. While the comm is
- * created, ddl__engine_peer_died decides that. */
+/* Return the time during which an explanation of this link's end may still arrive. While the comm
+ * is being created, that time is unlimited: it ends with ddl__engine_peer_died. */
 static int64_t explanation_limit(const ddl__engine *engine, int rank)
 {
     bool created = atomic_load_explicit(&engine->created, memory_order_relaxed);
@@ -221,8 +221,8 @@ static bool has_ended(const ddl__engine *engine, int rank)
     return atomic_load_explicit(&engine->losses[rank].ended, memory_order_acquire);
 }
 
-/* Return true if an explanation may still arrive. A creation whose member is known to have ended
- * needs none. */
+/* Return true if an explanation of a lost link may still arrive. If a member is known to have
+ * exited during the creation, no explanation is needed. */
 static bool has_unconfirmed_loss(ddl__engine *engine)
 {
     int64_t now = ddl__now();
@@ -250,8 +250,9 @@ static bool has_unconfirmed_loss(ddl__engine *engine)
     return engine->unconfirmed_until;
 }
 
-/* Return true if one member's loss explains the other's: a member that has ended is the first
- * cause, and otherwise the member whose link was lost first. */
+/* Return true if the loss of member `one` explains the loss of member `other`. A member whose
+ * process has ended is the cause rather than one whose process has not; otherwise the member whose
+ * link was lost first is the cause. */
 static bool explains(const ddl__engine *engine, int one, int other)
 {
     bool ended = has_ended(engine, one);
@@ -276,8 +277,9 @@ static void check_creation(ddl__engine *engine)
     fail_by_link(engine, is_lost ? link : engine->config.messages[first], first, NULL);
 }
 
-/* Receive the last spans of a peer before its end is handled: both may have arrived after the last
- * poll. Advance until no further link ends. Returns true if there were such spans. */
+/* Receive the last spans of a peer before the end of its link is handled, because both may have
+ * arrived since the last poll. Advance until no further link ends. Returns true if there were such
+ * spans. */
 static bool advance_last_spans(ddl__engine *engine)
 {
     for (unsigned ended = ddl__links_ended(engine), before = 0; ended != before;) {

@@ -3,8 +3,8 @@
  *
  * A named work is in `names` from its submission to its completion. The driver announces it to rank
  * 0 with its name and signature. Rank 0 enters it in its table. When all ranks have announced it,
- * rank 0 orders all of them to run it. Name messages between two ranks keep their order, so every
- * rank runs named works in the order of rank 0, as a separate stream.
+ * rank 0 sends all of them the order to run it. Name messages between two ranks keep their order,
+ * so every rank runs named works in the order of rank 0, as a separate stream.
  *
  * The stream shares the message links. The signature of a span shows whether it is a frame or
  * belongs to the stream. Each side takes only its own spans, and both are driven while a named work
@@ -71,7 +71,7 @@ static void run_next(ddl__engine *engine, const char *name, size_t length)
     pthread_mutex_lock(&engine->lock);
     ddl_work *work = ddl__names_find(&engine->named.names, name, length);
     if (work && (!work->announced || work->ordered))
-        work = NULL; /* rank 0 ordered an operation that was not announced */
+        work = NULL; /* rank 0's order is invalid: this rank has not announced the operation */
     if (work) {
         work->ordered = true;
         if (work->whole_of)

@@ -73,7 +73,8 @@ static bool stream_start(ddl__engine *engine, ddl__stream *stream, ddl_work *wor
 }
 
 /* Record the start of the current work. Its first spans are already sent, so there is time to read
- * the clock. It started now if it was queued behind another work, otherwise at its submission. */
+ * the clock. Its start time is the current time if it was queued behind another work, and otherwise
+ * the time of its submission. */
 static void stream_record(ddl__engine *engine, ddl__stream *stream)
 {
     ddl_work *work = stream->current;
@@ -94,7 +95,8 @@ static ddl_work *stream_take_next(ddl__engine *engine, ddl__stream *stream)
     }
     ddl_work *work = stream->next;
     if (work && ddl__is_held(work)) {
-        stream->busy = true; /* it starts later than it was submitted */
+        stream->busy = true; /* the work was queued behind another one, so it starts later than it
+                                was submitted */
         return NULL;
     }
     stream->next = NULL;
@@ -234,8 +236,8 @@ unsigned ddl__links_ended(const ddl__engine *engine)
     return n;
 }
 
-/* Probe the peers: one of them may have died, and with it everything that would report its death to
- * this rank. */
+/* Check from time to time whether the peers' processes exist. If a peer has died, the ranks that
+ * would report its death to this rank may be dead, too. */
 static void probe_peers(ddl__engine *engine)
 {
     int64_t now = ddl__now();

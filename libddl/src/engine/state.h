@@ -26,12 +26,12 @@
  * last part completes the work of the group.
  *
  * The notice that the comm is dead, from a link or from the failure detector, may overtake spans
- * that were sent before. These have arrived by then, so the driver first runs the works that can
- * run, and fails only the blocked works.
+ * that were sent before it. These spans have arrived, but are not read yet. So the driver first
+ * runs the works that can run, and fails only the works that are still blocked.
  *
  * A caller's work keeps the engine's memory and lock alive (`references`), because a thread may
- * start to wait for it while another thread destroys the comm. ddl__engine_destroy completes all
- * works, and waits until the driver and all waiters have left.
+ * start to wait for the work while another thread destroys the comm. ddl__engine_destroy completes
+ * all works, and waits until the driver and all waiters have left.
  *
  * A sleeping driver is woken by the descriptors of its links, and by `wake` for aborts and
  * takeovers; all are in `epoll`. A thread that queues something checks `asleep` afterwards. The
@@ -62,8 +62,8 @@ struct ddl__engine {
                                caller has */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    ddl_work *completed, **last; /* queued works that are complete and not yet taken */
-    uint32_t queued;             /* queued works that are not taken yet, complete or not */
+    ddl_work *completed, **last; /* queued works that are complete and not returned yet */
+    uint32_t queued;             /* queued works that were not returned yet, complete or not */
     int report; /* descriptor that is readable while `completed` has works; -1: not requested */
     atomic_uint n_messages;   /* pending works that are messages */
     atomic_uint names_unsent; /* name messages to other ranks that are not sent */
@@ -75,8 +75,8 @@ struct ddl__engine {
     atomic_int failure;     /* ddl_status; DDL_OK while alive */
     atomic_bool told;       /* a call or a work has returned the failure */
     char message[DDL__MESSAGE_MAX];
-    atomic_bool abort_asked; /* an abort was requested, by a caller or the failure detector */
-    /* the failure detector has requested it: first receive spans that were sent before */
+    atomic_bool abort_asked; /* an abort was requested, by a caller or by the failure detector */
+    /* the failure detector has requested the abort: first receive the spans that peers have sent */
     bool abort_after_spans;
     ddl_status abort_status;
     char abort_text[DDL__MESSAGE_MAX];
@@ -92,13 +92,13 @@ struct ddl__engine {
     ddl__link *neighbour;   /* a link that shares memory; or NULL */
     uint64_t starts;        /* number of starts of the driver */
     ddl__recorder recorder; /* read by any thread, as are the next three */
-    atomic_ullong moves;    /* passes of operations that moved without completing */
-    atomic_ullong passes;   /* passes in which messages moved */
+    atomic_ullong moves;    /* passes in which an operation made progress without completing */
+    atomic_ullong passes;   /* passes in which messages made progress */
     atomic_bool created;    /* the comm is created (ddl__engine_created) */
     ddl__loss *losses;      /* by rank */
     /* time until which the reason of a lost link is awaited; 0: no reason is awaited */
     int64_t unconfirmed_until;
-    int64_t probed_at; /* time when links last probed their peers */
+    int64_t probed_at; /* time when the links last probed their peers */
     int epoll, wake;
 
     /* held during a call of `explain`; locked before the detector's lock */
@@ -159,8 +159,8 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
 /* Waits of fewer turns are not measured. */
 enum { DDL__SHORT_WAIT_TURNS = 64 };
 
-/* Make one pass over everything pending. Returns false if all of it is blocked or there is
- * nothing. */
+/* Make one pass over everything that is pending. Returns false if nothing is pending, or if all of
+ * it is blocked. */
 bool ddl__advance(ddl__engine *engine);
 
 /* Complete messages that have ended. A failed message ends the comm. */
@@ -226,7 +226,7 @@ static inline bool ddl__abort_is_pending(const ddl__engine *engine)
 /* For wait_policy.h; the context is the engine. */
 uint64_t ddl__starts_here(const void *context);
 
-/* The lowest bits of a start's number hold the core. */
+/* The lowest bits of a start's number contain the number of the core. */
 static const uint64_t DDL__CORES = (1 << 16) - 1;
 
 /* The number of a start of the driver on the core of this thread. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts works: makes a work of a call, and queues it. */
+/* Starts works: creates a work from a call, and queues it. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,7 +156,8 @@ static ddl_status submit_waiting(ddl__engine *engine, const submission *what, dd
     return status;
 }
 
-/* Return true if the first steps take less time than waking a thread for them. */
+/* Return true if the first steps of the operation take less time than waking a thread that would
+ * run them. */
 static bool is_quick(const submission *what)
 {
     enum { QUICK = 1 << 20 }; /* bytes */

@@ -27,7 +27,8 @@ void ddl__sign_block(ddl__signature *signature, int64_t count)
     signature->words[1] = (signature->words[1] & ~COUNT) | (uint64_t)count;
 }
 
-/* The contents of an operation's text. */
+/* For each kind of operation: its name, and whether its text contains the count, the reduction and
+ * the root. */
 static const struct {
     const char *name;
     bool counts, reduces, roots;
@@ -61,7 +62,7 @@ ddl__kind ddl__kind_named(const char *name)
     return (ddl__kind)(kind < KINDS ? kind : 0);
 }
 
-/* Append to the text, as far as there is room. */
+/* Append to the text of *n bytes, as far as there is room in `size` bytes, and update *n. */
 static void add(char *text, size_t size, size_t *n, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 static void add(char *text, size_t size, size_t *n, const char *format, ...)

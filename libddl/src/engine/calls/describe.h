@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* describe.h - texts of operations, for messages to users. */
+/* describe.h - operations as texts, for error messages and logs. */
 #ifndef DDL_ENGINE_CALLS_DESCRIBE_H
 #define DDL_ENGINE_CALLS_DESCRIBE_H
 
@@ -10,7 +10,8 @@ enum {
     DDL__COUNT_BITS = 48,
     DDL__UNEVEN = 1 << 24,
     DDL__WIRE_SHIFT = 25,
-    DDL__NAMES_WIRE = 1 << 28 /* only in copies: the text names the wire format, even f32 */
+    DDL__NAMES_WIRE = 1 << 28 /* a flag of copies that are only described: the text names the wire
+                                 format, even f32 */
 };
 
 /* Return the signature of a call, which ranks compare: sequence, kind, dtype, op, wire format, even
@@ -32,12 +33,12 @@ ddl__signature ddl__signature_of_group(const ddl_group *group);
  * Its count is the block's count, because two ranks need not know the other counts. */
 void ddl__sign_block(ddl__signature *signature, int64_t count);
 
-/* Return the name of a kind, such as "all-reduce"; return the kind of this name, or 0 if there is
- * none. */
+/* ddl__kind_name returns the name of a kind, such as "all-reduce". ddl__kind_named returns the kind
+ * with this name, or 0 if there is none. */
 const char *ddl__kind_name(ddl__kind kind);
 ddl__kind ddl__kind_named(const char *name);
 
-/* Let the texts of both operations name their wire formats, if these differ. */
+/* If the wire formats of two operations differ, let the texts of both operations name them. */
 void ddl__name_wires(ddl__signature *one, ddl__signature *other);
 
 /* Describe an operation, like "all-reduce(f32, 100, sum)" or "all-reduce(f32, 100, sum, int8 on the

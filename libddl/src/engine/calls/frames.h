@@ -10,12 +10,12 @@ typedef enum ddl__frame_kind {
     DDL__OFFER,     /* a message that waits for its receive */
     DDL__ACCEPT,    /* accepts an offer: the receive is posted */
     DDL__DATA,      /* the next part of an accepted message */
-    DDL__CREDIT,    /* returns credit of eager messages */
+    DDL__CREDIT,    /* returns credit that eager messages have used */
     DDL__ANNOUNCE,  /* name message: an operation was called by its name */
     DDL__ORDER      /* name message: run the operation of this name */
 } ddl__frame_kind;
 
-/* Unused fields are zero. */
+/* A frame. Comments name the kinds that use a field; in other kinds it is 0. */
 typedef struct ddl__frame {
     unsigned kind;
     unsigned dtype; /* EAGER, OFFER */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fusion. Many small all-reduces cost as many round trips. Packed together, they cost one round
- * trip and two copies. Calls below a limit, which depends on the kind of links, are packed up to a
- * size whose copies stay in a cache. Every rank collects the same calls, so all ranks make the same
- * parts. Parts must not depend on scales, because each rank has its own. */
+/* Fusion of small all-reduces. Each separate all-reduce takes a round trip. If they are packed into
+ * one, they together take one round trip and two copies. Calls below a limit, which depends on the
+ * kind of links, are packed up to a total size whose copies stay in a cache. Every rank collects
+ * the same calls, so all ranks make the same parts. Parts must not depend on scales, because each
+ * rank has its own. */
 #include "engine/calls/group.h"
 
 #include <stdlib.h>
@@ -77,7 +78,8 @@ ddl_status ddl__group_add(ddl_group *group, const ddl__call *call)
 
 /* ----------------------------------------------------------------------------------- the parts */
 
-/* Calls whose buffers a device copies are not fused here: they start on their own. */
+/* Return true if the call can be fused with others. Calls whose buffers a device copies are not
+ * fused, because each starts when its own copies are complete. */
 static bool is_small(const ddl__call *call, size_t small)
 {
     return call->kind == DDL__ALLREDUCE && bytes_of(call) <= small && !call->hold;

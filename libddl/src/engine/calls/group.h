@@ -7,7 +7,8 @@
 #include "engine/calls/work.h"
 
 /* Small all-reduces of one group that run as one, packed into `scratch`. Each has its own scales.
- * The operands of a device are in `scratch` from the start, and the device owns the bundle. */
+ * If a device copies the buffers, the operands are in `scratch` from the start, and the device owns
+ * the bundle. */
 struct ddl__bundle {
     void *scratch;
     uint32_t n;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ordered.h - a reference-counted order of additions. The creator, each call and each cached plan
- * have a reference. Also frees the resources of a call. */
+ * hold a reference. This file also has the function that frees a call's resources. */
 #ifndef DDL_ENGINE_CALLS_ORDERED_H
 #define DDL_ENGINE_CALLS_ORDERED_H
 
@@ -9,7 +9,7 @@
 #include "engine/calls/work.h"
 
 struct ddl_order {
-    ddl__order by_rank;  /* its members are `owners` */
+    ddl__order by_rank;  /* the order whose members are the owners (ranks) */
     unsigned generation; /* generation of the process that created it */
     atomic_uint references;
     int ranks;
@@ -22,8 +22,8 @@ struct ddl_order {
 /* Create an order. Owners must be below `ranks`. Return NULL if out of memory. */
 ddl_order *ddl__order_create(const int *owners, int workers, int ranks);
 
-/* Return the additions of all ranks' parts. The parts are the operands; span i has rank i's parts.
- * Returns NULL if out of memory. The caller frees it with free. */
+/* Return the fold that adds the parts of all ranks. The parts are its operands; span i contains the
+ * parts of rank i. Returns NULL if out of memory. The caller frees it with free. */
 ddl__fold *ddl__order_additions(const ddl_order *order);
 
 /* dst[i] = left[i] + right[i] in the library's floating-point mode; dst may be left or right. */

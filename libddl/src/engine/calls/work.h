@@ -16,7 +16,7 @@ typedef struct ddl__engine ddl__engine;
 typedef struct ddl__bundle ddl__bundle; /* defined in group.h */
 typedef struct ddl_order ddl_order;     /* defined in ordered.h */
 
-/* Ties an operation to a device that copies its buffers. The operation starts when the copies are
+/* The gate of an operation whose buffers a device copies. The operation starts when the copies are
  * complete. A word in memory tells the device when the operation has ended. */
 typedef struct ddl__hold {
     atomic_bool ready;
@@ -24,8 +24,9 @@ typedef struct ddl__hold {
     uint32_t value;
 } ddl__hold;
 
-/* The driver checks `ready` after it has announced its sleep. The thread that sets `ready` checks
- * for a sleeping driver afterwards. Both accesses are therefore sequentially consistent. */
+/* The driver announces its sleep, then checks `ready`. Another thread sets `ready`, then checks
+ * whether the driver sleeps. At least one of the two must notice the other, so both accesses are
+ * sequentially consistent. */
 static inline bool ddl__hold_is_ready(const ddl__hold *hold)
 {
     return atomic_load_explicit(&hold->ready, memory_order_seq_cst);
@@ -69,12 +70,13 @@ typedef struct ddl__call {
     double prescale, postscale; /* 0: no scaling */
     float *residual;            /* error feedback; or NULL */
     ddl__bundle *bundle;        /* several calls that run as one; or NULL */
-    /* a barrier with the signature of this call, whose buffers are not used; it checks that all
-     * ranks have called it */
+    /* run a barrier with this call's signature, which checks that all ranks have made the call; the
+     * buffers are not used */
     bool only_agrees;
-    /* the ranks of an all-reduce of some ranks, borrowed for the engine's life; NULL: all ranks */
+    /* the ranks that take part in an all-reduce among some ranks, borrowed for the engine's life;
+     * NULL: all ranks */
     const ddl__among *among;
-    ddl__hold *hold; /* the operation starts when this is ready; borrowed; NULL: at once */
+    ddl__hold *hold; /* borrowed; the operation starts when this is ready, or at once if NULL */
     int tag;         /* the tag of a message; not used in other calls, like `sender` */
     int *sender;
 } ddl__call;
@@ -102,7 +104,7 @@ struct ddl_work {
     unsigned generation; /* generation of the process that submitted it */
     uint32_t sequence;   /* set when the work is queued */
     ddl__call call;
-    /* 0: not stamped yet; the work starts at once and is stamped soon after */
+    /* 0: not set yet, because the work starts at once; set soon after its start */
     int64_t submitted, deadline;
 
     /* The fields down to `status` are zero at first. */
@@ -116,7 +118,7 @@ struct ddl_work {
     char *name;           /* owned; NULL: matched by order */
     ddl_work *next_named;
     uint64_t record; /* number in the flight recorder + 1; 0: not started */
-    /* memory of the library that the plan reads instead of the caller's buffer; or NULL */
+    /* memory of the library that the plan reads instead of the caller's send buffer; or NULL */
     void *staged;
     char *message;          /* message of a failure; NULL if out of memory */
     ddl__transfer transfer; /* messages only */
@@ -135,7 +137,8 @@ struct ddl_work {
     uint32_t step;
     uint32_t published; /* targets to which this step has sent */
     bool received;      /* the operands of this step are consumed */
-    /* some operands are consumed and one may have been overwritten: the step cannot complete */
+    /* the current step can never complete: an operand may have been overwritten, and others are
+     * already released */
     bool lost;
     bool lands_far; /* the receive buffer is too long for the caches */
     bool lends;     /* some spans are sent without a copy (run.c) */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* choices.h - the algorithm for each kind of operation and size class, if it was measured or read
- * from a file; else the costs choose it. */
+/* choices.h - for each kind of operation and size class, the algorithm that was measured to be
+ * fastest or read from a file. Without an entry, the predicted costs choose the algorithm. */
 #ifndef DDL_ENGINE_EXECUTOR_CHOICES_H
 #define DDL_ENGINE_EXECUTOR_CHOICES_H
 

@@ -5,7 +5,8 @@
  * the reader's core owns. Taking waits for lines that the writer's core owns. With buffers longer
  * than the caches, all three wait for memory. A core can have only a limited number of lines in
  * flight in each direction. If it runs the steps one after the other, it uses one direction at a
- * time. If it alternates between them, a few cache lines of each, it uses all directions at once.
+ * time. If it alternates between the steps after every few cache lines, it uses all directions at
+ * once.
  *
  * With buffers that fit into the caches, alternating costs more than it gains, unless the cores are
  * far apart: then stores of spans bypass the caches. Even then only an all-reduce gains, because it
@@ -13,14 +14,15 @@
  * bypass the caches, and a core that alternates between several such streams stores at half the
  * rate.
  *
- * A step takes part if its spans have arrived, if there is room for the spans that it sends, and if
- * it is independent: it neither writes memory that an earlier step reads or writes, nor reads
- * memory that an earlier step writes. Each step does what it would do alone, element by element, so
- * the results are the same. Spans are published after the last turn. A step waits briefly for a
- * missing span. After a wait that failed, steps do not wait at all for some time.
+ * A step is interleaved with others if its spans have arrived, if there is room for the spans that
+ * it sends, and if it is independent: it neither writes memory that an earlier step reads or
+ * writes, nor reads memory that an earlier step writes. Each step does what it would do alone,
+ * element by element, so the results are the same. Spans are published after the last turn. A step
+ * waits briefly for a missing span. After a wait that failed, steps do not wait at all for some
+ * time.
  *
- * Nothing is timed here. Therefore one of LEARN waves runs step by step, so that the choice of
- * stores can be learned (stores.h). */
+ * Interleaved steps are not timed. Therefore one of LEARN waves runs step by step, so that the
+ * faster kind of stores can be learned (stores.h). */
 
 #include <string.h>
 
@@ -28,8 +30,9 @@
 #include "net/shm/stores.h"
 
 enum {
-    /* The largest number of ranks. With more ranks, each sends to several ranks at a time. Four
-     * ranks on two cores took 1.25 times as long; one core per rank was not measured. */
+    /* The maximum number of ranks for interleaving. With more ranks, each sends to several ranks at
+     * a time. With interleaving, four ranks on two cores took 1.25 times as long; four ranks with a
+     * core each were not measured. */
     RANKS = 2,
     CURSORS = 4,
     LEAST_WAVES = 8,
@@ -37,10 +40,10 @@ enum {
     LONG = 32 * 1024 * 1024, /* minimum bytes of all steps together for interleaving to be faster */
     LONG_NEAR = 1024 * 1024, /* the minimum bytes if the rings are in second-level caches */
     LEAST_WAVES_NONTEMPORAL = 3,
-    LONG_NONTEMPORAL =
-        3 * 512 * 1024, /* the minimum bytes with non-temporal stores: a 1 MiB all-reduce */
-    SPIN_BUDGET = 2000, /* polls for a missing span: some tens of microseconds */
-    /* after a failed wait, this many calls at most return without waiting */
+    LONG_NONTEMPORAL = 3 * 512 * 1024, /* the minimum bytes with non-temporal stores: all steps of a
+                                          1 MiB all-reduce together */
+    SPIN_BUDGET = 2000,                /* polls for a missing span: some tens of microseconds */
+    /* maximum number of calls that return without waiting after a failed wait */
     CLAIM_BACKOFF_MAX = 256,
     TURN = 2 * DDL__LINES,
     TURN_NONTEMPORAL = DDL__LINES, /* in operations of LONG bytes */
@@ -50,7 +53,7 @@ enum {
 
 _Static_assert((int)SHORTEST > (int)DDL__LINK_SHORT, "not among a link's own words");
 
-/* A step that takes part, and its progress. */
+/* A step that is interleaved with others, and its progress. */
 typedef struct step_cursor {
     const ddl__step *step;
     int64_t k;
@@ -124,8 +127,7 @@ static bool cursor_claim(ddl__runner *runner, ddl_work *work, step_cursor *s)
     const ddl__step *step = s->step;
     const ddl__kernels *kernels = runner->kernels;
     bool reduces = step->kind == DDL__REDUCE, lands = s->written && !reduces;
-    if (step->kind == DDL__TAKE &&
-        step->targets) /* links that do not copy may send the user's memory */
+    if (step->kind == DDL__TAKE && step->targets) /* run.c may forward it without a copy */
         return false;
     s->reduce = reduces ? kernels->reduce[work->call.dtype][work->call.op] : NULL;
     s->divisor = step->finish ? work->plan->divisor : 1;
@@ -167,8 +169,8 @@ static inline void cursor_advance(const ddl__runner *runner, step_cursor *s, siz
     s->at += bytes;
 }
 
-/* Process less than a turn: the end of a step, or a copy up to its first cache line boundary. Spans
- * are aligned. */
+/* Process less than a turn: the end of a step, or the start of a copy up to the first cache line
+ * boundary of its destination. Spans are aligned. */
 static void cursor_advance_partly(const ddl__runner *runner, step_cursor *s, size_t bytes,
                                   size_t element)
 {
@@ -205,7 +207,7 @@ static void cursors_run(const ddl__runner *runner, step_cursor *cursors, unsigne
     }
     for (step_cursor *s = cursors; s < cursors + n; s++)
         cursor_advance_partly(runner, s, bytes, element);
-    /* a copy of 0 bytes, only for the fence */
+    /* copy 0 bytes, only to execute the store fence */
     runner->kernels->copy_nontemporal(cursors->to, cursors->to, 0);
 }
 
@@ -261,7 +263,7 @@ static bool cursor_await(ddl__runner *runner, ddl_work *work, bool first, step_c
             claim_backoff->length = claim_backoff->length < CLAIM_BACKOFF_MAX / 2
                                         ? 2 * claim_backoff->length + 1
                                         : CLAIM_BACKOFF_MAX;
-            claim_backoff->left = claim_backoff->length + 1; /* this call counts it down, too */
+            claim_backoff->left = claim_backoff->length + 1; /* this call is counted, too */
             return false;
         }
         ddl__pause();
@@ -269,7 +271,7 @@ static bool cursor_await(ddl__runner *runner, ddl_work *work, bool first, step_c
     return true;
 }
 
-/* Return the interleaving of a plan with elements of `element` bytes. */
+/* Decide if the steps of a plan with elements of `element` bytes run interleaved. */
 static ddl__interleaving plan_interleaving(const ddl__runner *runner, const ddl__plan *plan,
                                            size_t element)
 {
@@ -290,7 +292,8 @@ static ddl__interleaving plan_interleaving(const ddl__runner *runner, const ddl_
                                                     : DDL__INTERLEAVE_NEVER;
 }
 
-/* Return true if the stores used for spans of the current step's length rule out interleaving. */
+/* Return true if the steps must not be interleaved with the kind of stores (plain or non-temporal)
+ * that is now used for spans of the current step's length. */
 static bool stores_forbid(const ddl__runner *runner, const ddl_work *work)
 {
     if (work->interleaving == DDL__INTERLEAVE_ALWAYS)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps whose spans have a wire format (reduce/pack.h). A sum is computed and packed in pieces that
- * stay in the nearest cache. */
+/* The steps whose spans have a wire format (reduce/pack.h). A sum is computed and packed piece by
+ * piece, and the pieces stay in the nearest cache. */
 #include <string.h>
 
 #include "engine/executor/steps.h"
@@ -99,7 +99,7 @@ static bool run_pack(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     return true;
 }
 
-/* Round a piece of the result to the values that packing keeps. */
+/* Round a piece of the result to values of the wire format, as packing and unpacking would. */
 static void round_piece(const ddl__runner *runner, const ddl_work *work, float *values,
                         float *residual, int64_t count)
 {
@@ -108,7 +108,8 @@ static void round_piece(const ddl__runner *runner, const ddl_work *work, float *
     memcpy(exact, values, (size_t)count * sizeof *exact);
     packer(runner, work)(packed, exact, (size_t)count);
     unpacker(runner, work)(values, packed, (size_t)count);
-    if (residual) /* the error of the sum is the error of the average times the number of ranks */
+    if (residual) /* the residual is in units of the sum, which is the average times the number of
+                     ranks */
         keep_errors(work, residual, packed, exact, values,
                     work->call.op == DDL_AVERAGE ? work->plan->divisor : 1, count);
 }

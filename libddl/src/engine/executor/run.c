@@ -9,16 +9,16 @@
 #include "net/shm/stores.h"
 
 enum {
-    SLICE = 64, /* steps between returns to the driver, which reads the clock */
-    LEND_LEAST = DDL__LEND_LEAST / 16 /* elements of a span; an element has up to 16 bytes */
+    SLICE = 64,                       /* maximum number of steps until the driver reads the clock */
+    LEND_LEAST = DDL__LEND_LEAST / 16 /* elements; each has up to 16 bytes */
 };
 
 /* The outcome of offering a peer a span that it reads in place, in the caller's buffer
  * (net/shm/lending.h). */
 typedef enum loan_outcome { LOAN_MADE, LOAN_FULL, LOAN_REFUSED } loan_outcome;
 
-/* Find the shared regions of the work's buffers. A work that sends from them without copying is not
- * interleaved. */
+/* Find the shared regions that contain the work's buffers. If the work can send from them without a
+ * copy, its steps are not interleaved. */
 static void find_regions(const ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
@@ -77,8 +77,9 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
         copy(runner->kernels, dst, src, bytes);
 }
 
-/* Send memory to the first `n` of runner->targets, which are links of one kind. Links that do not
- * copy need memory that no later step overwrites; other memory is first copied to a span. */
+/* Send memory to the first `n` of runner->targets, which are links of one kind. Zero-copy links can
+ * send the memory itself only if no later step overwrites it; otherwise it is first copied to a
+ * span. */
 static inline bool send_to(ddl__runner *runner, ddl_work *work, const ddl__step *step, unsigned n,
                            const void *memory, size_t bytes)
 {
@@ -105,8 +106,8 @@ static const ddl__region *region_of(const ddl_work *work, const void *memory, si
     return NULL;
 }
 
-/* Let the next target read the memory in place, or report to it that the result is in its
- * buffer. */
+/* Let the next target read the memory in place. If this rank has already stored the result in the
+ * target's buffer, report that to the target instead. */
 static loan_outcome lend(const ddl__runner *runner, const ddl_work *work, const ddl__step *step,
                          const void *memory, size_t bytes)
 {
@@ -121,7 +122,8 @@ static loan_outcome lend(const ddl__runner *runner, const ddl_work *work, const 
                : LOAN_REFUSED;
 }
 
-/* Return how many of the next n targets come before the first one that gets its result in place. */
+/* Return how many of the next n targets precede the first target whose result is stored in
+ * place. */
 static unsigned count_others(const ddl__runner *runner, unsigned n)
 {
     unsigned others = 0;
@@ -220,9 +222,10 @@ __attribute__((noinline)) static bool reduce_and_return(ddl__runner *runner, ddl
     return work->received && lend_rest(runner, work, step, kept, bytes);
 }
 
-/* If the targets read this rank's memory, one pass writes the result to the caller's buffer and to
- * the span. If the result is not kept, it is written only to the span; if user memory is sent, only
- * to the buffer. `fold` is NULL in a step without a fold: inlining removes the code for folds. */
+/* Run a reduction or a fold as far as possible. Return true if it is complete. If the targets read
+ * this rank's memory, one pass writes the result both to the caller's buffer and to the span. If
+ * the result is not kept, it is written only to the span; if user memory is sent, only to the
+ * buffer. `fold` is NULL in a reduction, so that inlining removes the code for folds. */
 __attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner, ddl_work *work,
                                                              const ddl__step *step,
                                                              const ddl__fold *fold, int64_t k,
@@ -406,7 +409,7 @@ bool ddl__loans_flush(const ddl__runner *runner)
 
 void ddl__loans_abandon(const ddl__runner *runner, const ddl_work *work)
 {
-    if (work->call.hold) /* a device owns the memory, whose contents no longer matter */
+    if (work->call.hold) /* a device owns this memory, and its contents no longer matter */
         return;
     if (work->lends && work->plan->returns && work->regions[1].base && !ddl__loans_flush(runner))
         ddl__region_detach(runner->regions, &work->regions[1], work->out,

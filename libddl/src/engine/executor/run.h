@@ -7,12 +7,14 @@
 #include "engine/executor/wait_policy.h"
 #include "reduce/reduce.h"
 
-/* Spans of at least this many bytes that are moved, not reduced, are in no cache before the move
- * and fit into none after it. A plain store would fetch each line from memory first. Up to 16 MiB
- * plain stores were faster. */
+/* From this many bytes on, data that a plan receives and does not reduce is copied with stores that
+ * bypass the caches. That much data is in no cache before the copy, and fits into none afterwards.
+ * A plain store would first fetch each cache line from memory. Up to 16 MiB, plain stores were
+ * faster. */
 enum { DDL__FAR_MINIMUM = 32 * 1024 * 1024 };
 
-/* From this many waves of long spans on, a rank sends at least 16 MiB, which fit into no cache. */
+/* In at least this many waves of long spans, a rank sends at least 16 MiB, which fit into no
+ * cache. */
 enum { DDL__MEMORY_WAVES = 64 };
 
 /* The state of a stream that executes plans. */
@@ -27,13 +29,13 @@ typedef struct ddl__runner {
     ddl__link **unflushed;
     unsigned n_unflushed;
     ddl__link **targets; /* room for `size` links */
-    void **returns;      /* buffers in which targets want a result; room for `size` */
+    void **returns;      /* buffers of peers in which to store the result; room for `size` */
     unsigned n_returns;
     const void **operands; /* room for `n_operands` operands */
     int n_operands;
     bool rings_are_near; /* the rings stay in the second-level caches of their owners */
-    unsigned ahead;      /* interleave.c: number of spans that are peeked at and not released */
-    ddl__backoff claim_backoff; /* interleave.c: calls that do not wait */
+    unsigned ahead; /* interleave.c: number of spans that were peeked at and are not released */
+    ddl__backoff claim_backoff; /* interleave.c: the calls that do not wait for missing spans */
 } ddl__runner;
 
 typedef enum ddl__progress {
@@ -42,7 +44,8 @@ typedef enum ddl__progress {
     DDL__FINISHED /* complete; the work no longer uses its buffers */
 } ddl__progress;
 
-/* Start a plan. `scratch` is the memory that the plan needs, until it ends. */
+/* Start a plan. `scratch` is the scratch memory that the plan needs; it must exist until the plan
+ * ends. */
 void ddl__run_start(const ddl__runner *runner, ddl_work *work, const ddl__plan *plan,
                     unsigned char *scratch);
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work);
@@ -53,7 +56,8 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
 /* Return true if peers have read all zero-copy spans of the stream (net/shm/lending.h). */
 bool ddl__loans_flush(const ddl__runner *runner);
 
-/* Return the caller's buffers although peers may still read them. */
+/* Stop using the caller's buffers, although peers may still access them: afterwards no peer writes
+ * to them. */
 void ddl__loans_abandon(const ddl__runner *runner, const ddl_work *work);
 
 #endif

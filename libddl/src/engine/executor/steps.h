@@ -29,8 +29,9 @@ static inline bool ddl__links_group(const ddl__link *one, const ddl__link *other
     return one->ops == other->ops || one->ops->reserve == other->ops->reserve;
 }
 
-/* Get the next targets that one call can serve: links over TCP, or links over one rank's memory,
- * some of which may be in this process. Return their number. */
+/* Store in runner->targets the next targets to which one call can send: links over TCP, or links
+ * over this rank's shared memory, some of which may lead to ranks in this process. Return their
+ * number. */
 static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *work,
                                          const ddl__step *step)
 {
@@ -64,8 +65,8 @@ static inline const void *ddl__step_peek(const ddl__runner *runner, ddl__link *l
                : NULL;
 }
 
-/* Get all operands of a reduction. Return false if one is missing. Checks every link, so that all
- * of them make progress. */
+/* Get all operands of a reduction. Return false if one is missing. Every link is checked even then,
+ * so that all of them make progress. */
 static inline bool ddl__gather(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                                size_t bytes, int64_t k)
 {
@@ -109,7 +110,7 @@ static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const
     const size_t bytes = ddl__value_bytes(work, step, length);
     const size_t at = ddl__value_bytes(work, step, step->src + k * step->stride);
     const void *const *parts = work->call.parts ? work->call.parts : &work->call.send;
-    /* this rank's operand is a sum of an earlier level */
+    /* true if this rank's operand is the sum of an earlier level, not its parts */
     const bool partial = step->space != DDL__IN;
     bool whole = true;
     for (uint32_t i = 0; i < step->operands; i++) {

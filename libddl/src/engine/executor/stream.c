@@ -12,7 +12,7 @@
 
 /* ----------------------------------------------------------------------------------- the plans */
 
-/* Log why this plan was chosen, once per kind and size class. Rank 0 logs for all. */
+/* Log once for each kind and size class why this plan was chosen. Only rank 0 logs. */
 static void plans_explain(ddl__plans *plans, const ddl__request *request, const ddl__plan *plan)
 {
     int64_t bytes = request->count * (int64_t)request->element;
@@ -90,8 +90,8 @@ static void warn_unpacked(ddl__plans *plans, const ddl__request *request, const 
              (long long)request->segment_bytes);
 }
 
-/* Return the plan of a call. The log does not explain the plan if the call itself requests the
- * algorithm, or if it is for some of the ranks. */
+/* Return the plan of a call. The plan is not explained in the log if the call itself requests the
+ * algorithm, or if only some of the ranks take part. */
 static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *request,
                                   const ddl__call *call)
 {
@@ -211,8 +211,8 @@ static bool normalizes(const ddl__call *call)
     return call->op && (call->dtype == DDL_BOOL || call->op >= DDL_LOGICAL_AND);
 }
 
-/* Make room for a plan. The memory has the largest size needed so far; its contents are not kept
- * between two plans. */
+/* Provide scratch memory for a plan. It has the largest size needed so far; its contents are not
+ * kept from one plan to the next. */
 static bool make_room(ddl__stream *stream, size_t bytes)
 {
     if (bytes <= atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed))

@@ -16,12 +16,14 @@ typedef struct ddl__plans {
     struct {
         ddl__request request;
         ddl__plan *plan;
-        /* or NULL; referenced, so that its address is not reused while the entry exists */
+        /* or NULL; the entry holds a reference, so that this address is not reused while the entry
+         * exists */
         ddl_order *order;
     } entries[DDL__PLANS];
     uint64_t explained[DDL__ALLTOALL + 1]; /* bits of the logged size classes, by kind */
     uint64_t warned;   /* bits of the size classes of sums that cannot be packed */
-    ddl__plan *uneven; /* the last plan only: uneven counts seldom repeat */
+    ddl__plan *uneven; /* the last plan of uneven blocks; only one is kept, because uneven counts
+                          seldom repeat */
 } ddl__plans;
 
 typedef struct ddl__stream {
@@ -38,7 +40,7 @@ typedef struct ddl__stream {
     bool waited; /* the current work has waited so long that it is timed */
     ddl__runner runner;
     ddl__plans plans;
-    int64_t segment_bytes, window; /* values of these fields in each ddl__request */
+    int64_t segment_bytes, window; /* values of the fields of that name in each ddl__request */
     bool all_shared;
     const ddl__topology *topology;
     const ddl_order *order;      /* the order of the ranks' floats; NULL: any; borrowed */

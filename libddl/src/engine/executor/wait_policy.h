@@ -3,13 +3,13 @@
  * number of times, then sleep.
  *
  * Oversubscription is observed, not computed. If sched_yield returns late because another thread
- * ran on this core, the next waits do not spin. If that thread computes and keeps the core, the
- * next waits do not yield either, but sleep. That thread may be the awaited peer: then the yield
- * was the quickest way, and a sleep would only add a wakeup. So a yield during which a peer's
- * driver started on this core is no reason to sleep. The first backoff lasts few waits, since one
- * late yield proves little; each further backoff lasts twice as long. If ranks share cores, the
- * first backoff is long. A yield that is late because of an interrupt or a stolen virtual core
- * predicts nothing. */
+ * has run on this core, the next waits do not spin. If that thread has computed until it was
+ * preempted, the next waits do not yield either, but sleep. However, that thread may be the awaited
+ * peer. Then yielding was the fastest way to wait, and a sleep would only add a wakeup. So a yield
+ * during which a peer's driver started on this core is no reason to sleep. The first backoff lasts
+ * few waits, since one late yield proves little; each further backoff lasts twice as long. If ranks
+ * share cores, the first backoff is long. A yield that is late because of an interrupt or a stolen
+ * virtual core predicts nothing. */
 #ifndef DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 #define DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 
@@ -54,8 +54,8 @@ typedef struct ddl__wait_policy {
     ddl__backoff oversubscribed; /* the waits that do not spin */
     ddl__backoff core_taken;     /* the waits that do not yield */
     uint32_t turns;              /* turns of the current wait */
-    bool sharing;                /* more ranks than cores, permanently */
-    long switches;               /* involuntary context switches, as last read */
+    bool sharing;  /* this host has more ranks than cores: the first backoff is long */
+    long switches; /* involuntary context switches, as last read */
     /* Return a number that changes when a peer's driver starts on the core of this thread. */
     uint64_t (*starts_here)(const void *context);
     const void *context;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each source has a list of messages and a queue of receives. Receives from any rank have their own
- * queue. `order` counts messages and receives, so that the oldest one of several lists is known. */
+/* Each source has a list of messages and a queue of receives. Receives from any rank have a
+ * separate queue. `order` numbers all messages and receives, so that the oldest of several matches
+ * in different lists can be found. */
 #include "engine/messages/mailbox.h"
 
 #include <stdlib.h>

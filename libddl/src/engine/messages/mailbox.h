@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mailbox.h - messages without a receive, and receives without a message, by source and tag. If
- * several match, the oldest is taken. */
+/* mailbox.h - stores messages that have no receive yet, and receives that have no message yet, by
+ * source and tag. If several match, the oldest is taken. */
 #ifndef DDL_ENGINE_MESSAGES_MAILBOX_H
 #define DDL_ENGINE_MESSAGES_MAILBOX_H
 

@@ -47,7 +47,8 @@ static bool peer_run(ddl__messages *m, int rank)
     return ddl__messages_send(m, &m->peers[rank]) || moved;
 }
 
-/* Run the listed peers that still have messages or credit to handle, and unlist the others. */
+/* Run the active peers. Remove peers that have no more messages or credit to handle from the
+ * list. */
 static bool run_active(ddl__messages *m)
 {
     bool moved = false;

@@ -9,16 +9,16 @@
 #include "engine/named/name_messages.h"
 #include "engine/recorder/recorder.h"
 
-/* The messages of one comm. Used by the driver, except for posting. */
+/* The message state of one comm. Only the driver uses it, except for posting. */
 typedef struct ddl__messages ddl__messages;
 
-/* Create the messages of a comm. Links and names are indexed by rank; the link to this rank is
- * NULL. They are borrowed, as are the engine's lock and its counter of unsent name messages. Return
- * NULL if out of memory. */
+/* Create the message state of a comm. `links` and `names` are indexed by rank; the link to this
+ * rank is NULL. Both are borrowed, as are the engine's `lock` and its counter of unsent name
+ * messages. Return NULL if out of memory. */
 ddl__messages *ddl__messages_create(int rank, int size, ddl__link *const *links, char *const *names,
                                     pthread_mutex_t *lock, atomic_uint *names_unsent);
 
-/* Record sends and receives here; the recorder outlives the messages. */
+/* Record sends and receives in this recorder, which must outlive the message state. */
 void ddl__messages_record(ddl__messages *messages, ddl__recorder *recorder);
 void ddl__messages_destroy(ddl__messages *messages);
 
@@ -28,9 +28,10 @@ void ddl__messages_post(ddl__messages *messages, ddl_work *work);
 /* Make all progress that is possible now. Return false if there was none. */
 bool ddl__messages_run(ddl__messages *messages);
 
-/* Set whether named operations are pending. Name messages may then arrive: on rank 0 from every
- * rank, on the others from rank 0. Also set whether one of them `runs`: its stream then shares the
- * links, and no frames of any rank may block it. */
+/* Set whether named operations are pending. If so, name messages may arrive: on rank 0 from every
+ * rank, on the others from rank 0. `runs` is true if a named operation is running: its stream then
+ * shares the links, so the frames of all ranks must be received, because they could block the
+ * stream. */
 void ddl__messages_set_named(ddl__messages *messages, bool named, bool runs);
 
 /* Return true if messages of all peers are awaited and events show which have arrived. The driver
@@ -68,7 +69,7 @@ int ddl__messages_lost(const ddl__messages *messages);
 /* Under the lock: drop all works because the comm is dead. Returns them, linked by `next`. */
 ddl_work *ddl__messages_drop(ddl__messages *messages);
 
-/* Call `sleeping` of the links that works wait for now. */
+/* Call the function `sleeping` of the links for which works wait now. */
 void ddl__messages_sleeping(ddl__messages *messages, bool asleep);
 
 #endif

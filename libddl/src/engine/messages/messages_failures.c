@@ -22,7 +22,7 @@ void ddl__messages_fail_for_memory(ddl__messages *m)
     ddl__messages_fail(m, DDL_ENOMEM, "%s: out of memory for a message", m->names[m->rank]);
 }
 
-/* Return a work that waits for this peer, or for any peer if `p` is NULL. */
+/* Return a work that waits for this peer; if `p` is NULL, a receive from any rank that waits. */
 static const ddl_work *find_waiting(const ddl__messages *m, const ddl__message_peer *p)
 {
     const ddl_work *work = m->pending;

@@ -8,8 +8,8 @@ enum {
     SEGMENT = 256 * 1024, /* bytes of a part of a long message */
     SEGMENT_SHARED = 64 * 1024,
 
-    /* Limits for frames between the spans of a stream on the same link. The plans of the stream
-     * rely on the rest of the room. */
+    /* Limits for the frames that are in flight on a link that a stream shares. The stream's plans
+     * rely on the remaining space of the link. */
     FLIGHT_FRAMES = 16,
     FLIGHT_BYTES = 64 * 1024 /* the last frame may exceed it */
 };
@@ -80,7 +80,8 @@ static bool peer_send_answer(ddl__messages *m, ddl__message_peer *p)
             return false;
         }
         bool sent = peer_send_frame(p, &f, NULL, 0), empty = work->call.count == 0;
-        if (!sent || empty) /* the peer no longer refers to the work */
+        if (!sent || empty) /* the peer will not use this id: the frame was not sent, or there is no
+                               data to send */
             ddl__ids_remove(&m->ids, f.id);
         if (sent)
             ddl__queue_pop(&p->accepting);

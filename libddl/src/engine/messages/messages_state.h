@@ -61,13 +61,13 @@ enum {
     DDL__EAGER_MAX = 8 * 1024,     /* bytes of the longest message that is sent whole */
     DDL__CREDIT_MAX = 256 * 1024,  /* bytes of unreceived eager messages that a peer keeps */
     DDL__CREDIT_BATCH = 64 * 1024, /* bytes of credit that are returned at a time */
-    DDL__MESSAGE_SLICE = 16        /* frames to and from one peer in one pass */
+    DDL__MESSAGE_SLICE = 16 /* maximum number of frames to one peer, and from it, in one pass */
 };
 
 typedef struct ddl__message_peer {
     ddl__link *link;      /* the link; NULL for this rank itself */
     unsigned waiting;     /* works that wait for this peer */
-    bool listed;          /* true if it is in the list of active peers */
+    bool listed;          /* the peer is in the list of active peers */
     ddl__queue sends;     /* sends that are not announced yet */
     ddl__queue accepted;  /* sends whose parts are being sent */
     ddl__queue leaving;   /* sends whose last part the link still has to send */
@@ -106,7 +106,7 @@ struct ddl__messages {
     int64_t deadline;                 /* lower bound of the works' deadlines */
     ddl_status status;
     char text[DDL__MESSAGE_MAX];
-    int lost; /* rank + 1 whose lost link is the reason of the failure; 0: another reason */
+    int lost; /* 1 + the rank whose lost link is the reason for the failure; 0: another reason */
 };
 
 static inline size_t ddl__message_bytes(const ddl_work *work)
@@ -162,7 +162,7 @@ bool ddl__messages_receive(ddl__messages *m, int rank);
 
 /* ---- messages_failures.c ---- */
 
-/* End the comm. Only the first failure is kept. */
+/* Record the failure that ends the comm. Only the first one is kept. */
 void ddl__messages_fail(ddl__messages *m, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void ddl__messages_fail_for_memory(ddl__messages *m);

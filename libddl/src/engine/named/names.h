@@ -37,7 +37,7 @@ bool ddl__announcements_open(ddl__announcements *announcements, int size);
 typedef enum ddl__announce_result {
     DDL__ANNOUNCED, /* some ranks have not announced it */
     DDL__COMPLETE,  /* announced by all ranks: next in the order, and removed from the table */
-    DDL__DIFFERENT, /* rank *first has announced *theirs under this name */
+    DDL__DIFFERENT, /* rank *first has announced the different operation *theirs under this name */
     DDL__NO_MEMORY
 } ddl__announce_result;
 

@@ -42,7 +42,7 @@ typedef struct ddl__slot {
     atomic_ullong words[2];
     atomic_llong submitted, started, ended;
     atomic_int status;
-    atomic_llong matching_tag; /* matching in the lowest two bits */
+    atomic_llong matching_tag; /* tag * 4 + matching */
 } ddl__slot;
 
 typedef struct ddl__recorder {
@@ -58,8 +58,9 @@ typedef struct ddl__recorder {
 bool ddl__recorder_open(ddl__recorder *recorder);
 void ddl__recorder_close(ddl__recorder *recorder);
 
-/* Macros for the driver's stores between the first and the last store of a stamp, and for loads of
- * its own stores. Fences would suffice, but the thread sanitizer does not support them. */
+/* For the driver: DDL__RECORD_SET stores a field between the first and the last store of a stamp,
+ * and DDL__RECORD_OWN loads a field that only the driver stores. Fences would suffice for the
+ * order, but the thread sanitizer does not support them. */
 #define DDL__RECORD_SET(field, value) atomic_store_explicit(&(field), value, memory_order_release)
 #define DDL__RECORD_OWN(field)        atomic_load_explicit(&(field), memory_order_relaxed)
 
@@ -121,9 +122,9 @@ void ddl__describe_record(char *text, size_t size, const ddl__record *record);
  * the files of several ranks can be shown together. Any thread may call this. */
 void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to);
 
-/* Write the parts of such a trace: the text before the events, and one event. An operation that has
- * not ended lasts until `now`. `epoch` is the offset from ddl__now to the system clock, which
- * ddl__trace_epoch returns. */
+/* Write the parts of a trace like that of ddl__trace: the text before the events, and one event. An
+ * operation that has not ended lasts until `now`. `epoch` is the offset from ddl__now to the system
+ * clock, which ddl__trace_epoch returns. */
 void ddl__trace_head(int rank, const char *name, ddl__text *to);
 void ddl__trace_event(const ddl__record *record, int rank, int64_t epoch, int64_t now,
                       ddl__text *to);

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "engine/calls/describe.h"
 
-/* Drawn length, in nanoseconds, of an operation that was too short to be measured. */
+/* The length in nanoseconds with which an operation is drawn that was too short to be measured. */
 enum { SHORT_NS = 1000 };
 
 void ddl__describe_record(char *text, size_t size, const ddl__record *record)
@@ -44,7 +44,8 @@ void ddl__trace_event(const ddl__record *r, int rank, int64_t epoch, int64_t now
     ddl__text_add(to, "%s}}", r->ended == DDL__SHORT ? ", \"short\": true" : "");
 }
 
-/* Use the fastest of several readings: on a busy core the others may be wrong by milliseconds. */
+/* Read both clocks several times, and use the fastest reading: on a busy core, a slow one may be
+ * wrong by milliseconds. */
 int64_t ddl__trace_epoch(void)
 {
     int64_t epoch = 0, least = INT64_MAX;
