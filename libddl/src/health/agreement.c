@@ -33,8 +33,8 @@ static ddl_status creation_check(void *context)
     return status;
 }
 
-/* Handle a survivor that does not answer this rank at any address. The next list of survivors
- * cannot contain both ranks. */
+/* Handle a survivor that answers this rank at none of its addresses. The next list of survivors
+ * cannot contain both of them. */
 static void creation_unreachable(void *context, int rank, bool was_accepted)
 {
     ddl__health *h = context;
@@ -54,7 +54,7 @@ static ddl_status create_next(ddl__health *h, const ddl__agreement_handlers *nex
         if (ddl__agreement_has(m, rank))
             h->survivors[n++] = rank;
     pthread_mutex_unlock(&h->detector->lock);
-    next->abandon(next->context); /* the comm of an earlier attempt, if any */
+    next->abandon(next->context); /* discard the comm of an earlier attempt, if there is one */
     ddl_status status = next->create(next->context, h->survivors, n, attempt, &until);
     pthread_mutex_lock(&h->detector->lock);
     return status;
@@ -95,8 +95,8 @@ static ddl_status describe_failure(const ddl__health *h)
     return DDL_OK;
 }
 
-/* Run the steps of the agreement. Called under the lock, which is released while a comm is created.
- */
+/* Run the steps of the agreement. Called under the lock, which is released while this rank waits
+ * and while a comm is created. */
 static ddl_status agreement_loop(ddl__health *h, int64_t deadline,
                                  const ddl__agreement_handlers *next)
 {

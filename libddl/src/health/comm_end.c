@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ends a comm: records the reason, and ends it later (settle). Also handles the grace period after
- * a process has ended, in which pending operations may still complete. Everything here runs under
- * the detector's lock. */
+/* Ends a comm: ddl__health_end records the reason, and ddl__health_settle ends the comm later. Also
+ * handles the grace period after a process has ended, in which pending operations may still
+ * complete. Everything here runs under the detector's lock. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,15 +35,15 @@ void ddl__health_settle(ddl__health *h)
     pthread_cond_broadcast(&h->detector->changed);
 }
 
-/* Return true if the creation of the comm decides if the member counts as dead: only its connection
- * has ended, and the reason may arrive in another way. */
+/* Return true if the ongoing creation of the comm decides whether the member counts as dead. Only
+ * its connection has ended, and the reason may still arrive in another way. */
 static bool is_doubtful(const ddl__health *h, int rank)
 {
     return !ddl__engine_is_created(h->engine) && h->members[rank].peer->state != DDL__KILLED;
 }
 
-/* Start the grace period, because data that the member sent may still arrive: see the design notes
- * in health_state.h. */
+/* Start the grace period after a member's process has ended: data that it sent may still arrive
+ * (see the design notes in health_state.h). */
 void ddl__grace_start(ddl__health *h, int rank)
 {
     if (is_doubtful(h, rank))
@@ -65,16 +65,17 @@ void ddl__grace_check(ddl__health *h, int64_t now)
 {
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
     uint64_t moves = snapshot.moves + snapshot.passes;
-    /* The doubt is limited, because over an open data link no reason may ever arrive. */
+    /* The doubt has a time limit, because a reason may never arrive, for example if the data link
+     * stays open. */
     bool doubtful = is_doubtful(h, h->grace_rank) && now - h->died_at < DDL__EVIDENCE_LIMIT;
     if (snapshot.finished != h->grace_finished || moves != h->grace_moves || doubtful)
         h->moved_at = now;
     h->grace_finished = snapshot.finished;
     h->grace_moves = moves;
     h->grace_poll_at = now + DDL__GRACE_POLL;
-    /* Compare only the number of pending operations, not their identity, because messages and named
-     * operations may end out of order. So the grace period may end a little early. But a message
-     * that does not involve the dead member never prolongs it. */
+    /* Only the number of finished operations is compared, because messages and named operations may
+     * end out of order. So the grace period may end a little early, but a message that does not
+     * involve the dead member never prolongs it. */
     bool over = !doubtful && snapshot.finished >= h->grace_begun && now - h->died_at >= DDL__GRACE;
     bool stands = now - h->moved_at >= DDL__GRACE;
     if (snapshot.status != DDL_OK || over || stands)

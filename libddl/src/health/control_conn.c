@@ -69,7 +69,7 @@ static void conn_end(ddl__control_conn *conn, int error)
                                                                       : DDL__CONTROL_CONN_BROKEN;
 }
 
-/* Ignore send errors: receiving reports them, after the messages that arrived before. */
+/* Send errors are ignored: receiving reports them, after the messages that have arrived before. */
 bool ddl__control_conn_flush(ddl__control_conn *conn)
 {
     while (conn->out.have && conn->fd >= 0) {
@@ -96,7 +96,8 @@ bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, c
     return true;
 }
 
-/* Pass on all complete messages. Returns false if the bytes are not a valid message. */
+/* Pass all complete messages to `handle`. Return false if the received bytes are not a valid
+ * message. */
 static bool conn_parse(ddl__control_conn *conn, ddl__control_msg_handler *handle, void *context)
 {
     size_t at = 0;

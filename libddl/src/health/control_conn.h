@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* control_conn.h - a connection for messages about a comm. The messages are short and rare. They
- * have a separate connection, so they arrive even if the data path is stuck or the comm is dead. No
- * call blocks. */
+ * have their own connection, so they arrive even if the data path is blocked or the comm is dead.
+ * No call blocks. */
 #ifndef DDL_HEALTH_CONTROL_CONN_H
 #define DDL_HEALTH_CONTROL_CONN_H
 

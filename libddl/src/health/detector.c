@@ -99,10 +99,10 @@ void ddl__member_poll(ddl__health *h, int rank)
     if (member->conn.fd < 0 || member->conn.state == DDL__CONTROL_CONN_OPEN)
         return;
     ddl__peer *peer = member->peer;
-    if (peer->state == DDL__LEFT) /* it has closed its links, or can no longer do so */
+    if (peer->state == DDL__LEFT) /* it has closed its links, or has exited */
         ddl__engine_peer_gone(h->engine, rank);
     bool confirmed = peer->confirmed || peer->confirmed_at;
-    if (peer->is_new && !confirmed) /* the peer gave up dialing before it received the answer */
+    if (peer->is_new && !confirmed) /* the peer stopped dialing before it received the answer */
         peer->silent_ns = 0;
     else if (member->conn.state == DDL__CONTROL_CONN_ENDED)
         ddl__member_ended(h->membership, rank, member->conn.local, member->conn.error, ddl__now());
@@ -112,9 +112,9 @@ void ddl__member_poll(ddl__health *h, int rank)
     peer->connected = false;
 }
 
-/* Report the members whose links with this rank have failed, after the comm's death. The other
- * members need this evidence for pairs without a control connection. Without it, the survivors
- * would try this pair again. */
+/* After the comm's death, report the members whose links with this rank have failed. This is the
+ * only evidence about pairs without a control connection: without it, the survivors would try to
+ * connect the same pair again in the next comm. */
 static void accuse_unreachable(ddl__health *h)
 {
     for (int i = 0; h->membership->n_late && i < h->size; i++) {
@@ -275,8 +275,8 @@ void ddl__detector_remove(ddl__health *h)
     while (*at != h)
         at = &(*at)->next;
     *at = h->next;
-    /* Stop watching unix sockets, which stay open until the engine has ended: their peers may close
-     * them earlier. */
+    /* Stop watching the unix sockets. They stay open until the engine has ended, but their peers
+     * may close them earlier. */
     for (int i = 0; i < h->size; i++)
         ddl__member_register(h, i, EPOLL_CTL_DEL);
     pthread_mutex_unlock(&h->detector->lock);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the flight record of a dead comm to the folder $DDL_TRACE_DIR. A separate thread writes
  * it, because the folder may be slow. If the detector waited for it, the members of all comms would
- * declare this process dead. The data that the thread reads does not change, except the record,
- * which any thread may read. The health outlives the thread. */
+ * declare this process dead. The thread only reads data that no longer changes, and the flight
+ * recorder, which any thread may read. The health outlives the thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 static void *write_flight_record(void *argument)
 {
-    enum { LINE = 512, HEAD = 4096 }; /* bytes: upper bounds for an event, and for the rest */
+    enum { LINE = 512, HEAD = 4096 }; /* maximum bytes of an event, and of the rest */
     const ddl__health *h = argument;
     char path[4096];
     size_t capacity = (size_t)LINE * DDL__RECORDS + HEAD;
@@ -38,7 +38,7 @@ static void *write_flight_record(void *argument)
 void ddl__flight_record_start(ddl__health *h)
 {
     if (!h->trace_dir || h->timeline)
-        return; /* the timeline has these operations */
+        return; /* the timeline contains these operations already */
     int error = ddl__thread_start(&h->writer, write_flight_record, h);
     h->writing = !error;
     if (error)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens and closes the control connections of a comm. As in wireup.c, every rank dials all lower
  * ranks and accepts the higher ones. Most connections are dialed together with the links. The rest
- * are dialed when this rank's ddl__wireup_run is complete. The answers arrive when all ranks have
- * completed theirs. Until then the connection is parked at the peer's endpoint, and the peer's
- * ddl__wireup_run leaves it there. Members that share memory get their control connection with the
- * link. */
+ * are dialed when this rank's ddl__wireup_run is complete. A peer answers when its own
+ * ddl__wireup_run is complete. Until then the connection is parked at the peer's endpoint, and the
+ * peer's ddl__wireup_run leaves it there. Members that share memory get their control connection
+ * with the link. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -28,9 +28,9 @@ static int64_t limit_within(const ddl__health *h, int64_t ns)
     return limit < h->config.deadline ? limit : h->config.deadline;
 }
 
-/* Fail if the comm has failed, or if waiting is pointless. A member that has left, or whose process
- * has ended, does not fail the creation, because it had joined. It is marked, and handled once the
- * comm is monitored. */
+/* Fail if the comm has failed, or if waiting is pointless. The creation does not fail if a member
+ * has left or its process has ended, because the member had joined. Its end is recorded, and
+ * handled once the comm is monitored. */
 static ddl_status check_members(ddl__health *h)
 {
     for (int i = 0; i < h->size; i++)
@@ -59,8 +59,8 @@ static ddl_status check(void *health)
     return check_members(health);
 }
 
-/* Return the deadline of one step of a dial, and the check to call while waiting. join_lower
- * repeats the check. */
+/* Return the deadline of one step of dialing, with the check to call while waiting. join_lower
+ * calls the check again. */
 static ddl__until step_until(ddl__health *h)
 {
     return (ddl__until){limit_within(h, DDL__ADDRESS_LIMIT), check, h, NULL};
@@ -228,8 +228,8 @@ typedef struct last_sender {
     int rank;
 } last_sender;
 
-/* Handle a message that arrives while this rank leaves. Only the member's last operation is used.
- * It is not compared if the comm has ended at the member. */
+/* Handle a message that arrives while this rank leaves. Only the member's last operation is used,
+ * and only if the message says that the comm has not failed at the member. */
 static void receive_last_position(void *context, ddl__control_msg message,
                                   const unsigned char *content, size_t bytes)
 {
@@ -242,9 +242,9 @@ static void receive_last_position(void *context, ddl__control_msg message,
     memcpy(&member->position, content, sizeof member->position);
 }
 
-/* Send the last message; a control connection is never closed without one. Enlarge the send buffer,
- * because a stopped member may have left no room. Send before receiving: if two ranks leave at the
- * same time, at least one then receives the other's message. */
+/* Send the last message; a control connection is never closed without one. Enlarge the send buffer
+ * first: if the member is stopped, unread messages may have filled it. Send before receiving, so
+ * that if two ranks leave at the same time, at least one receives the other's message. */
 static void send_last(ddl__control_conn *conn, ddl__control_msg message, const void *content,
                       size_t bytes, ddl__control_msg_handler *handle, void *context)
 {
@@ -273,8 +273,8 @@ void ddl__health_destroy(ddl__health *h)
     free(h);
 }
 
-/* Allocate all memory that handling a failure may need. If that ran out of memory later, the
- * survivors would wait for this rank. */
+/* Allocate in advance all memory that the handling of a failure may need. If a later allocation
+ * failed, the survivors would wait for this rank. */
 static bool health_allocate(ddl__health *h)
 {
     size_t size = (size_t)h->size;
@@ -399,7 +399,7 @@ void ddl__health_created(ddl__health *h)
         ddl__late_accept(h);
 }
 
-/* Find out which members have left, so that this rank can report it before it leaves. */
+/* Find out which members have left, so that this rank reports them before it leaves itself. */
 static void poll_all(ddl__health *h)
 {
     pthread_mutex_lock(&h->detector->lock);

@@ -34,16 +34,17 @@ typedef struct ddl__health_config {
     const char *trace_dir;    /* the folder for the flight record of a dead comm; copied; or NULL */
     const char *timeline_dir; /* the folder for the record of all operations; copied; or NULL */
     int64_t deadline;         /* the creation's deadline */
-    const ddl__until *until;  /* with the same deadline; used until ddl__health_open returns */
+    const ddl__until *until;  /* has the same deadline; used until ddl__health_open returns */
 } ddl__health_config;
 
-/* Dial the lower ranks whose control connections were not started, without waiting for their
- * answers. Part of a comm's creation, after ddl__wireup_run. Takes over config.controls, even on
- * failure. The caller closes the health, even after a failed open. */
+/* Create the health, and dial the lower ranks whose control connections were not started, without
+ * waiting for their answers. Called after ddl__wireup_run in the creation of a comm. Takes over
+ * config->controls, even on failure. The caller closes the health, even if ddl__health_open
+ * fails. */
 ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **health);
 
-/* Send the reason why the comm is not created over the open control connections, and close them.
- * Takes over the controls, which may be NULL. */
+/* Send the reason why the comm cannot be created to all members with an open control connection,
+ * and close these connections. Takes over `controls`, which may be NULL. */
 void ddl__health_refuse(ddl__control_dial *controls, int size, ddl_status status, const char *why);
 
 /* Complete the control connections to all members, and monitor the members from now on. */
@@ -53,9 +54,10 @@ ddl_status ddl__health_open(ddl__health *health);
 void ddl__health_created(ddl__health *health);
 
 /* Send a leave message. When this returns, the detector no longer uses the engine. The connections
- * to members on this host stay open. They end when the links over shared memory have been closed,
- * or when this process ends. `difference` describes a difference between the members' operations
- * that was not reported to a caller yet, or is "". `health` may be NULL. */
+ * to members on this host stay open until ddl__health_destroy or the end of this process: their end
+ * must follow the closing of the links over shared memory. `difference` describes a difference
+ * between the members' operations that was not reported to a caller yet, or is "". `health` may be
+ * NULL. */
 void ddl__health_close(ddl__health *health, char difference[DDL__MESSAGE_MAX]);
 
 /* Close the remaining connections, and free the health. Call this after closing the links. */
@@ -67,7 +69,7 @@ void ddl__health_abandon(ddl__health *health);
 
 /* Add the detector's part of a report: the members, and the ranks that this rank waits for. */
 void ddl__health_report(ddl__health *health, ddl__text *to);
-void ddl__health_add_counters(ddl__health *health, ddl_counters *counters); /* deaths */
+void ddl__health_add_counters(ddl__health *health, ddl_counters *counters); /* adds deaths */
 
 /* Fail if one of these members is dead. */
 ddl_status ddl__health_check(ddl__health *health, const int *ranks, int n);

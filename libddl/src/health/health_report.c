@@ -39,7 +39,7 @@ static void add_member(const ddl__health *h, int rank, const ddl__position *posi
     ddl__text_add(to, "}");
 }
 
-/* Return true if this rank shrinks the comm, and waits for that rank to join. */
+/* Return true if this rank is shrinking the comm and waits for `rank` to join the agreement. */
 static bool is_late_to_shrink(const ddl__health *h, int rank)
 {
     const ddl__member *member = &h->members[rank];

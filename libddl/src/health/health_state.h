@@ -12,23 +12,24 @@
  * The detector has one thread for each endpoint. It is not the thread that drives operations,
  * because a step of a large operation may take longer than a heartbeat. Once per heartbeat it
  * wakes, sends a message to each member (in a large comm to some) and reads the messages that have
- * arrived. In between, only the end of a connection wakes it, so the arrival of a heartbeat wakes
- * no thread. When a comm is dead or is being shrunk, its messages are read as they arrive.
+ * arrived. Between heartbeats, only the end of a connection wakes it, so the arrival of a heartbeat
+ * wakes no thread. When a comm is dead or is being shrunk, its messages are read as they arrive.
  *
- * `lock` guards everything here. An engine's functions may be called under it: the engine's locks
- * come after it, and the engine never calls the detector. ddl__health_end only records that a comm
- * must end, so it may be called anywhere, for example while a connection is read.
- * ddl__health_settle then ends the comm. It releases the lock meanwhile, because ending a comm
- * handles the data that was sent before; `n_ending` keeps the health from being removed. Events
- * carry serial numbers, not pointers.
+ * `lock` guards everything here. The engine's functions may be called while it is held: the
+ * engine's locks are taken after it, and the engine never calls the detector. ddl__health_end only
+ * records that a comm must end, so it may be called anywhere, for example while a connection is
+ * read. ddl__health_settle then ends the comm. It releases the lock meanwhile, because ending a
+ * comm first handles the data that peers have sent. `n_ending` keeps the health from being removed
+ * in that time. Epoll events carry serial numbers, not pointers.
  *
  * Silence counts only while this thread runs: a process that was stopped for a minute does not
  * treat that time as the silence of the other members.
  *
  * A process that ends without a leave message may have completed its part, and data that it sent
- * still arrives. So its end fails the comm at once only if the data path waits for it (the engine
- * does that). Otherwise pending operations continue until they make no progress for GRACE. When
- * they are complete, or when none was pending, the comm ends GRACE after the process. */
+ * still arrives. So its end fails the comm at once only if an operation waits for data of the ended
+ * process; the engine detects that. Otherwise pending operations continue until they make no
+ * progress for DDL__GRACE. If they complete, or if none was pending, the comm ends DDL__GRACE after
+ * the process has ended. */
 #ifndef DDL_HEALTH_HEALTH_STATE_H
 #define DDL_HEALTH_HEALTH_STATE_H
 
@@ -62,11 +63,11 @@ typedef struct ddl__answer {
     ddl__signature signature; /* valid if the stage is PENDING or ENDED */
 } ddl__answer;
 
-/* This rank's waiting operation, and the state of the inquiry about it. */
+/* This rank's waiting operation, and what is known about it from asking the members. */
 typedef struct ddl__stall {
     uint64_t number;  /* the number of its record + 1; 0: none */
     int64_t asked_at; /* time when the members were queried; 0 if they were not */
-    unsigned idle;    /* rounds without progress after all others had ended it */
+    unsigned idle;    /* rounds without progress after all other ranks had ended the operation */
     uint64_t moves;
     bool warned;
 } ddl__stall;
@@ -76,8 +77,8 @@ enum { DDL__CAUSE = 288, DDL__NAME_STATE = 1000 };
 typedef struct ddl__member {
     ddl__peer *peer; /* the member's state in the state machine */
     ddl__control_conn conn;
-    bool heard_since_beat; /* a message has arrived since our last heartbeat */
-    bool ever_heard;       /* a message has ever arrived: the member monitors us by now */
+    bool heard_since_beat; /* a message has arrived since this rank's last beat */
+    bool ever_heard;       /* a message has ever arrived, so the member monitors this rank by now */
     bool suspect;
     char *cause; /* DDL__CAUSE bytes: the reason why it is not alive; set when it dies */
     ddl__position position;
@@ -112,7 +113,7 @@ struct ddl__health {
     int rank, size;
     char *const *names;
     ddl__limits limits;
-    ddl__member *members; /* by rank; our own has no connection */
+    ddl__member *members; /* by rank; this rank's entry has no connection */
     char *causes;         /* the memory for the members' causes */
     ddl__membership *membership;
     int *survivors;           /* room for the ranks of a verdict */
@@ -138,8 +139,9 @@ struct ddl__health {
     uint64_t grace_begun, grace_finished, grace_moves;
 
     ddl__stall stall;
-    int64_t warned_of; /* the submission time of the last named operation that was warned about */
-    int64_t asked_of;  /* the same, for the last question to rank 0 */
+    int64_t warned_of; /* submission time of the named operation about which the last warning was
+                          logged */
+    int64_t asked_of; /* submission time of the named operation about which rank 0 was last asked */
     char name_state[DDL__NAME_STATE]; /* the answer of rank 0, or "" if there is none yet */
 
     pthread_t writer; /* writes the flight record */
@@ -188,8 +190,9 @@ void ddl__detector_destroy(void *detector);
 void ddl__detector_add(ddl__detector *detector, ddl__health *health);
 void ddl__detector_remove(ddl__health *health);
 
-/* Under the lock: if the comm is dead, send DEAD to all members, once. A rank that received DEAD
- * forwards it only to near members: the sender reports to all, and if it dies, all detect that. */
+/* Under the lock: if the comm is dead, send DEAD to all members, once. A rank that has received
+ * DEAD sends it only to near members: its sender sends it to all members, and if the sender dies,
+ * all members detect that. */
 void ddl__health_announce(ddl__health *health);
 
 /* Under the lock: receive a member's messages, and handle the end of its connection. */
@@ -245,17 +248,18 @@ ddl__notice ddl__health_notice(const ddl__health *health);
 /* Check an operation that waits. Called with every heartbeat. */
 void ddl__operations_check(ddl__health *health, int64_t now);
 
-/* Compare the last operation that each member has reported with our operation of the same sequence.
- * Returns true if one differs and the comm is not dead; `text` then describes both calls. */
+/* Compare the last operation that each member has reported with this rank's operation of the same
+ * sequence. Returns true if one differs and the comm is not dead; `text` then describes both
+ * calls. */
 bool ddl__operations_compare_last(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
 /* Explain an operation that has exceeded its limit: a ddl__explain_fn, not under the lock. */
 void ddl__operations_explain(void *health, const ddl__signature *operation, const char *name,
                              char *text, size_t size);
 
-/* When this rank leaves: compare its number of operations with the numbers of members that have
- * left, or that have completed more. Returns true if they differ; `text` describes the extra
- * operation. */
+/* When this rank leaves: compare the number of its operations with the numbers of members that have
+ * left or have completed more. Return true if a number differs; `text` then describes the first
+ * extra operation. */
 bool ddl__operations_compare_numbers(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
 /* Handle a member's ASK or ANSWER message. */
@@ -264,7 +268,7 @@ void ddl__operations_receive_ask(ddl__health *health, int from, const unsigned c
 void ddl__operations_receive_answer(ddl__health *health, int from, const unsigned char *content,
                                     size_t bytes);
 
-/* Return true if the member is alive and has not started our operation. */
+/* Return true if the member is alive and has not started the operation `own` of this rank. */
 bool ddl__member_is_late(const ddl__health *health, int rank, const ddl__signature *own);
 
 /* List the ranks for which `is` returns true: "rank 2", "ranks 0-2, 5". Returns their number. */
@@ -289,7 +293,8 @@ void ddl__names_receive_answer(ddl__health *health, int from, const unsigned cha
 
 /* ---- positions.c; all under the lock ---- */
 
-/* A heartbeat: this rank's position, and in a sparse comm the members furthest behind. */
+/* The content of a heartbeat: the sender's position, and in a sparse comm the positions of the
+ * members that are furthest behind. */
 enum { DDL__BEHIND_MAX = 2 };
 typedef struct ddl__beat {
     ddl__position position;
@@ -310,8 +315,8 @@ bool ddl__position_is_known(const ddl__health *health, int rank);
 /* Prepare for late control connections, before the comm is monitored. */
 ddl_status ddl__late_create(ddl__health *health);
 
-/* Accept late control connections from now on, because all members have created the comm. Before,
- * they could belong to an earlier comm with this id. */
+/* Accept late control connections from now on, because all members have created the comm. Earlier
+ * connections might belong to an earlier comm with this id. */
 void ddl__late_accept(ddl__health *health);
 
 /* Under the lock, when the comm is dead: start to keep a connection to the lowest rank that is

@@ -2,9 +2,9 @@
 /* Sends heartbeats, reads the messages that have arrived, and measures the silence of members. Near
  * members (membership/graph.h) exchange heartbeats at every beat, other members every far_beats
  * beats. Silence counts from the time at which the next message is due, so near members detect a
- * silent member first and report it to all others. This also holds when the comm is dead: every
- * message then wakes a thread, and heartbeats of all pairs would slow down the creation of the next
- * comm.
+ * silent member first and report it to all others. The intervals stay the same when the comm is
+ * dead: every message then wakes a thread, so frequent heartbeats between all pairs would slow down
+ * the creation of the next comm.
  *
  * The connections of a large comm have a separate epoll set, which is read at every beat. It shows
  * which connections have data. Heartbeats still wake no thread. */
@@ -36,8 +36,7 @@ ddl__position ddl__health_position(const ddl__health *h, int64_t now)
     return position;
 }
 
-/* Return the beats between two heartbeats of this pair. In a sparse comm a rank has few
- * neighbours. */
+/* Return the number of beats from one heartbeat of this pair to the next. */
 static int member_beats(const ddl__health *h, int rank)
 {
     if (!ddl__member_is_far(h->membership, rank))
@@ -46,7 +45,8 @@ static int member_beats(const ddl__health *h, int rank)
     return few ? h->neighbour_beats : h->membership->far_beats;
 }
 
-/* Return the time that a member's next message may take without counting as silence. */
+/* Return the time that may pass until this member's next message is due. It does not count as
+ * silence. */
 static int64_t member_interval(const ddl__health *h, int rank)
 {
     return (member_beats(h, rank) - 1) * h->limits.heartbeat;
@@ -87,8 +87,8 @@ static void read_arrivals(ddl__health *h)
     }
 }
 
-/* Return true if it is this pair's turn. Both members get the same turns, counted from their first
- * beat. */
+/* Return true if this pair exchanges heartbeats at this beat. Both members get the same result for
+ * the same number of beats since their first one. */
 static bool has_turn(const ddl__health *h, int rank)
 {
     unsigned turn = h->beats + (unsigned)h->rank + (unsigned)rank;
@@ -98,14 +98,15 @@ static bool has_turn(const ddl__health *h, int rank)
 void ddl__heartbeats_send(ddl__health *h, int64_t now)
 {
     (void)DDL__TEST_POINT(DDL__AT_BEAT, h);
-    /* If this process was stopped, that time does not count as the others' silence. */
+    /* The time during which this process was stopped does not count as the silence of other
+     * members. */
     int64_t elapsed = now - h->last_beat, most = 2 * h->limits.heartbeat;
     h->last_beat = now;
     h->next_beat = now + h->limits.heartbeat;
     elapsed = elapsed < most ? elapsed : most;
     read_arrivals(h);
     ddl__gossip_send_gone(h->membership);
-    ddl__beat own; /* made after reading, so that it is not older than the messages sent above */
+    ddl__beat own; /* created after reading, so that it is not older than the messages sent above */
     size_t bytes = ddl__beat_make(h, now, &own);
     for (int i = 0; i < h->size; i++) {
         ddl__member *member = &h->members[i];

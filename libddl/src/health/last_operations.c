@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out why an operation waits, and if the members' operations differ.
+/* Finds out why an operation waits, and whether the members' operations differ.
  *
  * When an operation has waited for a second, the rank asks all members which operation they have
  * called with the same sequence. The data path compares only the operations of two ranks that send
@@ -19,8 +19,8 @@
 #include "engine/calls/describe.h"
 #include "health/health_state.h"
 
-/* When all other ranks have ended the operation, and after this many rounds without progress, no
- * more data will arrive. */
+/* If all other ranks have ended the operation, no more data will arrive after this many rounds
+ * without progress. */
 enum { IDLE_ROUNDS = 5 };
 
 static uint32_t sequence_of(const ddl__signature *signature)
@@ -93,8 +93,8 @@ typedef struct question {
     ddl__signature own, chosen;
 } question;
 
-/* Return the operation that the rank has called with this sequence; NULL if there is none or it is
- * unknown. */
+/* Return the operation that the rank has called with the sequence in question; NULL if it has
+ * called none, or if this is unknown. */
 static const ddl__signature *operation_called(const question *q, int rank)
 {
     const ddl__answer *answer = &q->health->members[rank].answer;
@@ -112,7 +112,8 @@ static bool has_called_chosen(const void *context, int rank)
     return signature && ddl__signatures_agree(signature, &q->chosen);
 }
 
-/* Return the first rank whose operation differs from the n chosen ones; -1 if there is none. */
+/* Return the first rank whose operation is known and differs from the n chosen ones; -1 if there is
+ * none. */
 static int find_different(question *q, const ddl__signature *chosen, int n)
 {
     for (int rank = 0; rank < q->health->size; rank++) {
@@ -175,8 +176,8 @@ static bool has_ended(const question *q, int rank)
            (at == own && member->position.ended);
 }
 
-/* End the comm if all other ranks have ended the operation and no data arrives: then two ranks
- * disagree about the data between them. */
+/* End the comm if all other ranks have ended the operation and no more data arrives: two ranks then
+ * disagree on the data between them. */
 static void find_nothing_coming(ddl__health *h, const question *q)
 {
     char operation[DDL__CALL_MAX];
@@ -217,7 +218,8 @@ static bool find_leaver(ddl__health *h, const ddl__signature *own)
 
 /* ------------------------------------------------------------------------------ last operations */
 
-/* Find our operation of this sequence, if it is still recorded; `last` is our last operation. */
+/* Find this rank's operation of this sequence, if it is still recorded; `last` is this rank's last
+ * operation. */
 static bool find_own(const ddl__health *h, const ddl__record *last, uint32_t sequence,
                      ddl__record *own)
 {
@@ -345,8 +347,8 @@ static void warn_stalled(const ddl__health *h, const ddl__record *record, int64_
              n ? ranks : "", what);
 }
 
-/* Return true if the member is late, and its known position is newer than the start of our
- * operation. */
+/* Return true if the member is late, and its position was received after this rank's operation
+ * started. */
 static bool is_missing_since(const void *context, int rank)
 {
     const lateness *l = context;

@@ -2,12 +2,12 @@
 /* Design notes.
  *
  * In a sparse comm, most pairs have no control connection. When the comm is dead, every rank opens
- * one to the lowest rank that it believes alive, which leads the agreement, even if its program
- * does not shrink the comm. The higher rank of a pair always dials, so no two ranks dial each
- * other.
+ * a connection to the lowest rank that it believes alive, which leads the agreement. It does so
+ * even if its program does not shrink the comm. The higher rank of a pair always dials, so no two
+ * ranks dial each other.
  *
- * One thread for each dead comm dials (dial_leaders). It dials the next leader when a leader dies,
- * and, after a pause, when a leader leaves, because usually all members leave then. It holds no
+ * For each dead comm, one thread dials (dial_leaders). It dials the next leader at once if a leader
+ * dies. If a leader leaves, it pauses first, because usually all members are leaving. It holds no
  * lock while it dials. At the leader, the endpoint passes connections under its own lock
  * (take_connection). They are only added to a list, guarded by `lock`, which is taken last. The
  * detector's thread takes them from the list (ddl__late_adopt), answers, and owns them afterwards.
@@ -18,9 +18,10 @@
  * are behind the same network. A leader declares a rank dead that does not connect in time.
  *
  * If the leader's host does not answer, the network may be cut. Dialing every rank beyond the cut
- * in turn would take seconds for each. So the ranks that would lead next are tried at the same time
- * (connect/wireup/reach.h), and more of them in each round, as long as none answers. The ranks
- * before the first one that answers are declared dead like the leader, each after its own time. */
+ * in turn would take seconds for each. So the ranks that would lead next (candidates) are tried at
+ * the same time (connect/wireup/reach.h); as long as none answers, each round tries more of them.
+ * The ranks before the first one that answers are declared dead like the leader, each when its own
+ * limit has passed. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -130,8 +131,7 @@ static void adopt(ddl__health *h, ddl__accepted *accepted)
     ddl__answer_prove(job, &accepted->session, DDL__AUTH_MEMBER, &answer);
     if (ddl__send_all(accepted->fd, &answer, sizeof answer, ddl__now()) && status == DDL_OK) {
         int from = (int)accepted->hello.from;
-        ddl__control_conn_close(&h->members[from].conn); /* the member has given up the old
-                                                          * connection */
+        ddl__control_conn_close(&h->members[from].conn); /* the member has replaced it */
         member_connect(h, from, accepted->fd, seal, DDL__DIALED);
         accepted->fd = -1;
     } else {
@@ -179,7 +179,7 @@ static bool answers(const void *context, int rank)
     return false;
 }
 
-/* Return true if no address has answered. */
+/* Return true if dialing failed because no address of the leader has answered. */
 static bool is_silent(ddl_status status, const ddl__dial_attempt *d)
 {
     return status == DDL_EUNREACHABLE && d->error == EHOSTUNREACH;
@@ -260,7 +260,7 @@ static void update_candidates(ddl__late *late)
             continue;
         if (!is_candidate(late, next) ||
             ddl__may_share_memory(&addresses[h->rank], &addresses[next]))
-            break; /* this candidate leads next, and can be reached */
+            break; /* it leads next and can be reached: no other candidate is needed */
         late->candidates[late->n_candidates++] = (ddl__reach){.rank = next};
     }
     late->wanted *= CANDIDATES_MORE;
@@ -285,8 +285,8 @@ static void settle_candidates(ddl__late *late)
     }
 }
 
-/* Under the lock: return the time when this rank first tried the leader, if no address of it
- * answers; else now. */
+/* Under the lock: return the time when the leader was first tried as a candidate, if it has not
+ * answered since; otherwise the current time. */
 static int64_t find_silence(const ddl__late *late)
 {
     for (int i = 0; i < late->n_candidates; i++)
@@ -300,8 +300,9 @@ static void pause_until(ddl__health *h, int64_t at)
     ddl__cond_wait_until(&h->detector->died, &h->detector->lock, at);
 }
 
-/* Dial the leader once. If its host was silent the last time, try the candidates, too. Returns true
- * if it is silent now. Called under the lock, which is released meanwhile. */
+/* Dial the leader once. If its host did not answer the last time, try the candidates, too. Return
+ * true if its host does not answer this time. Called under the lock, which is released
+ * meanwhile. */
 static bool dial_leader(ddl__late *late, bool was_silent)
 {
     ddl__health *h = late->health;

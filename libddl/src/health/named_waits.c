@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks named operations that wait until all ranks have called them. Rank 0 matches names, so it
- * knows which ranks have not called a name. Other ranks ask rank 0, and log its answer. Questions
- * and answers carry the asking rank, because neighbours route them in a sparse comm. */
+ * knows which ranks have not called a name. The other ranks ask rank 0, and log its answer.
+ * Questions and answers contain the asking rank, because in a sparse comm neighbours forward
+ * them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -38,7 +39,7 @@ static void route(ddl__health *h, int to, ddl__control_msg message, int asking, 
     ddl__control_conn_send(&h->members[next].conn, message, content, sizeof head + bytes);
 }
 
-/* Parse a routed message. Returns false if it is damaged. */
+/* Parse a message that `route` has sent. Return false if it is invalid. */
 static bool routed_read(const ddl__health *h, const unsigned char *content, size_t bytes,
                         int *asking, char *text, size_t size)
 {

@@ -15,7 +15,7 @@
 #include "health/witness.h"
 #include "net/socket.h"
 
-/* The reason in EXPEL for ranks that are not in the verdict. */
+/* The reason that EXPEL messages give to ranks that are not in the verdict. */
 #define LEFT_OUT "left out when the comm was shrunk"
 
 /* ---------------------------------------------------------------------------------- the encoding
@@ -44,10 +44,11 @@ typedef struct loss {
     uint32_t silent_ms;
 } loss;
 
-/* One member of DDL__GONE. */
+/* One entry of a DDL__GONE message: a rank that has left. */
 typedef struct departure {
     int32_t rank;
-    uint32_t joined; /* the last attempt of an agreement that it joined, by which it may continue */
+    uint32_t joined; /* the last attempt of an agreement that the rank joined, and in whose comm it
+                        may continue */
     ddl__position position;
 } departure;
 
@@ -336,7 +337,7 @@ static void end_comm(void *context, const ddl__comm_end *end)
     case DDL__END_GIVEN_UP:
         ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %s", self, name, end->text);
         break;
-    case DDL__END_LOST: /* this is not silence: a DEAD message with the reason will follow */
+    case DDL__END_LOST: /* `name` has declared this rank dead, and continues without it */
         if (end->state == DDL__SILENT && !end->silent_ms)
             ddl__health_end(h, DDL_EPEER, "%s cannot be reached by %s", self, name);
         else if (end->state == DDL__SILENT)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The members' last operations, which every heartbeat carries. In a sparse comm, a heartbeat also
  * carries the two members that are furthest behind the sender, so that a waiting rank can name
- * them. A reported position expires after a few seconds. The member's neighbours repeat it as long
- * as it is valid. Everything here runs under the detector's lock. */
+ * them. A reported position expires after a few seconds, unless the member's neighbours report it
+ * again. Everything here runs under the detector's lock. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -10,8 +10,8 @@
 #include "health/health_state.h"
 #include "membership/graph.h"
 
-/* Return true if one position is behind the other. An ended operation is further than a pending
- * one. Sequences wrap. */
+/* Return true if position `one` is behind position `other`. Of two positions at the same operation,
+ * the one that has ended it is ahead. Sequences wrap around. */
 static bool is_behind(const ddl__position *one, const ddl__position *other)
 {
     uint32_t a = (uint32_t)(one->last.words[0] >> 32), b = (uint32_t)(other->last.words[0] >> 32);
@@ -44,7 +44,8 @@ size_t ddl__beat_make(const ddl__health *h, int64_t now, ddl__beat *beat)
     for (int i = 0; i < n; i++) {
         const ddl__member *member = &h->members[furthest[i]];
         beat->behind[i].rank = furthest[i];
-        /* A silent neighbour has not moved, so its position does not age. */
+        /* A neighbour reports each change of its position to this rank, so its position does not
+         * age. */
         int64_t age = member->conn.fd < 0 ? now - member->position_at : 0;
         beat->behind[i].age_ms = (uint32_t)(age / DDL__MS);
         beat->behind[i].position = member->position;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes all operations of a comm to the folder $DDL_TIMELINE_DIR as they end. The driver writes
  * them to the flight recorder, which has room for the last operations only, so a separate thread
- * copies new operations every PERIOD. A process that is killed leaves a file that lacks its end and
- * the operations of the last period. */
+ * copies new operations every PERIOD. If the process is killed, the file lacks its end and the
+ * operations of the last period. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ struct ddl__timeline {
     bool stop;                  /* under the lock */
     uint64_t first;             /* all operations before this number are written or missing */
     uint64_t missing;           /* operations that were overwritten before they were copied */
-    bool written[DDL__RECORDS]; /* operations from `first` on, by number */
+    bool written[DDL__RECORDS]; /* by number, from `first` on: the operation is already written */
 };
 
 /* Write the operations that have ended and, if `all`, those that have not. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Used under the detector's lock, except for opening and closing. */
+/* The connection to the launcher. Its functions are called under the detector's lock, except for
+ * opening and closing. */
 #include "health/witness.h"
 
 #include <errno.h>
@@ -26,7 +27,8 @@ _Static_assert(sizeof(record) == 24, "the launcher's format");
 
 enum { CONTINUED = 16 };
 
-/* The attempt by which a process may have continued without members of a comm. */
+/* The attempt of an agreement after which a process may have continued without some members of a
+ * comm. */
 typedef struct continued {
     uint64_t comm, attempt;
 } continued;
@@ -42,7 +44,7 @@ struct ddl__witness {
     ddl__digest endpoint;
     record in;
     size_t have;                 /* number of bytes in `in` */
-    end ended[REMEMBERED], next; /* the last ended processes; the next one, as far as received */
+    end ended[REMEMBERED], next; /* the last ended processes; the one whose records arrive */
     unsigned n_ended;
 };
 
@@ -53,7 +55,8 @@ static bool witness_send(const ddl__witness *w, const char type[8], ddl__digest 
     return send(w->fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof r;
 }
 
-/* Connect to the socket of this name, which must belong to our user. Returns -1 with errno. */
+/* Connect to the socket of this name, which must belong to the user of this process. Return -1 with
+ * errno on failure. */
 static int witness_dial(const char *name)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
