@@ -8,28 +8,29 @@
  * DDL__EVIDENCE_LIMIT, the leader leaves out the rank with the most such disputes. So if a single
  * rank is cut off from the others, that rank is left out, not the others. If the leader itself is
  * cut off, it resigns by an empty VERDICT, and its followers agree under the next leader. VOUCH
- * shows that a leader is cut off: a follower reports ranks that the leader has lost and that have
- * joined. A rank that follows another leader is left out, too. Two leaders cannot both be followed
- * by all ranks that they believe alive.
+ * messages show that a leader is cut off: a follower reports that a rank that the leader has lost
+ * has joined the leader's attempt. A rank that follows another leader is left out, too, so two
+ * leaders cannot both decide with the same ranks.
  *
  * Then the ranks of the list create their comm. If one of them dies meanwhile, the creation has
  * failed (ddl__agreement_lost), and another attempt follows. Attempts are numbered, and a rank that
- * receives a higher number joins that attempt. A rank that has created its comm sends DONE. When
- * all have sent DONE, it sends DONE (committed) and returns the comm. So when one rank returns the
- * comm of an attempt, all others of the list have created it, too, and are notified that it counts.
- * If a member has died by then, that is the next failure.
+ * receives a higher number joins that attempt. A rank that has created the comm sends DONE. When it
+ * has received DONE from all ranks of the list, it sends DONE (committed) and returns the comm. So
+ * when one rank returns the comm of an attempt, all others of the list have created it, too, and
+ * are notified that it is final. If a member dies from then on, the new comm fails.
  *
  * The survivors must be a majority of the ranks that may be alive, or half of them including the
- * lowest. So if a network is cut in two, at most one side continues. A rank whose process is known
- * to have ended does not count (members.c lists the evidence). If evidence of a rank's end could
- * decide the vote, the leader waits for a witness. The comm of an abandoned attempt is closed with
- * EXPEL, not with LEAVE. Otherwise a member that has created it, and was abandoned with it, would
- * not count the ranks that continued.
+ * lowest. So if the network is partitioned, at most one side continues. A rank whose process is
+ * known to have ended does not count (members.c lists the evidence). If evidence of a rank's end
+ * could decide the vote, the leader waits for a witness. The comm of an abandoned attempt is closed
+ * with EXPEL, not with LEAVE. A member that was abandoned together with that comm would take LEAVE
+ * to mean that the ranks that continue elsewhere have left, and would not count them in a vote.
  *
  * In a sparse comm (graph.h), all ranks connect to the lowest rank that they believe alive
- * (leader.c). So a leader receives messages from all ranks that may follow it, and all receive
- * messages from their leader. Missed messages are sent when a rank connects. Only the leader knows
- * when all have created the next comm. Each rank that receives its DONE (committed) forwards it. */
+ * (leader.c). So a leader receives the messages of all ranks that may follow it, and all these
+ * ranks receive the leader's messages. When a rank connects, it is sent the messages that it has
+ * missed. Only the leader knows when all have created the next comm. Each rank that receives its
+ * DONE (committed) forwards it. */
 #include "base/time_limits.h"
 #include "membership/graph.h"
 #include "membership/state.h"
@@ -79,7 +80,7 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
     ddl__peer *peer = &m->peers[from];
     if (message->kind == DDL__JOIN) {
         memcpy(ddl__accused(m, from), message->set, m->set_bytes);
-        m->disputed_until = 0; /* wait again, because more evidence may be on its way */
+        m->disputed_until = 0; /* wait again: more evidence may arrive */
         peer->joined = message->attempt;
         peer->leader = message->leader;
     } else if (message->kind == DDL__VOUCH) {
@@ -93,11 +94,10 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
     } else {
         peer->done = message->attempt;
         peer->committed = message->flag ? message->attempt : peer->committed;
-        if (message->flag && message->attempt != m->created_attempt) /* abandoned by this rank */
+        if (message->flag && message->attempt != m->created_attempt) /* abandoned here */
             ddl__member_mark_continues(m, from, now);
         else if (message->flag)
-            broadcast_done(m, message->attempt, true); /* sent before any report that a rank
-                                                        * leaves */
+            broadcast_done(m, message->attempt, true); /* before any report of leaving */
     }
 }
 
@@ -207,7 +207,7 @@ static void settle(ddl__membership *m, unsigned char *live)
     }
 }
 
-/* Make the leader's verdict, once all have joined. */
+/* Compute the leader's verdict, after all ranks have joined. */
 static void decide(ddl__membership *m, unsigned char *live)
 {
     memset(live, 0, m->set_bytes);
@@ -246,11 +246,11 @@ static bool is_vouched(const ddl__membership *m, int lost)
     return false;
 }
 
-/* Record if this leader is cut off: without it, more than `least` ranks can continue. The vote
- * includes the leader itself, and the ranks that it has lost and for which a follower vouches. A
- * leader that has ever created a comm of this agreement does not resign, because it may continue in
- * that comm. A leader that has resigned never shrinks again. So `done` and `left_out` must never be
- * reset. */
+/* Decide and record whether this leader is cut off, that is, whether more than `least` ranks can
+ * continue without it. The vote includes the leader itself, and the ranks that it has lost and for
+ * which a follower vouches. A leader that has ever created a comm of this agreement does not
+ * resign, because it may continue in that comm. A leader that has resigned never shrinks again. So
+ * `done` and `left_out` must never be reset. */
 static bool is_cut_off(ddl__membership *m, int least, int64_t now)
 {
     ddl__peer *self = &m->peers[m->rank];
@@ -312,7 +312,8 @@ static void join(ddl__membership *m, int leader)
                .kind = DDL__JOIN, .attempt = m->gathering, .leader = leader, .set = sent});
 }
 
-/* Vouch for each rank that the leader has lost and that has joined the leader's attempt. */
+/* Vouch to the leader for each rank that the leader has lost, but that has joined the leader's
+ * attempt. */
 static void vouch(ddl__membership *m, int leader)
 {
     if (ddl__is_sparse(m->size) || m->peers[leader].joined != m->gathering)
@@ -357,7 +358,8 @@ static ddl__agreement_step begin_creation(ddl__membership *m)
     return DDL__STEP_CREATE;
 }
 
-/* End this leader's agreement. After an empty verdict its followers continue without it. */
+/* End this leader's part in the agreement by an empty verdict. Its followers then continue without
+ * it. */
 static ddl__agreement_step resign(ddl__membership *m)
 {
     memset(ddl__verdict(m, m->rank), 0, m->set_bytes);
@@ -370,7 +372,7 @@ static ddl__agreement_step resign(ddl__membership *m)
 static ddl__agreement_step give_up(ddl__membership *m)
 {
     memset(ddl__verdict(m, m->rank), 0, m->set_bytes);
-    ddl__set_add(ddl__verdict(m, m->rank), m->rank); /* so that no rank waits for a verdict */
+    ddl__set_add(ddl__verdict(m, m->rank), m->rank); /* so that no follower waits */
     broadcast_verdict(m);
     return fail(m, DDL__FAILURE_NO_MAJORITY, -1);
 }
@@ -385,10 +387,10 @@ static bool is_disputed(const ddl__membership *m)
     return false;
 }
 
-/* Return true if this leader has lost a rank that a follower has not lost. The lost rank may be
- * alive, and this leader cut off from it. If this leader has created the last comm, the lost rank
- * may have committed that comm. The message about this may be on its way to the follower, which
- * would then continue in that comm. */
+/* Return true if this leader has lost a rank that a follower has not lost. Then this leader may be
+ * cut off from the lost rank, which may be alive. Or, if this leader has created the last comm, the
+ * lost rank may have committed that comm, and its message may still reach the follower, which would
+ * then continue in that comm. */
 static bool is_loss_unseen(const ddl__membership *m)
 {
     bool votes = !ddl__is_sparse(m->size);
@@ -474,11 +476,11 @@ static bool accuses_survivor(const ddl__membership *m, int rank)
     return false;
 }
 
-/* Find a member because of which the creation cannot succeed: it died before it created the comm,
- * it has joined a later attempt, or it accuses a survivor. */
+/* Return a member that makes the creation impossible: it died before it created the comm, it has
+ * joined a later attempt, or it accuses a survivor. -1: there is none. */
 static int lost_member(const ddl__membership *m)
 {
-    /* If only other ranks have lost a member, the leader decides. */
+    /* If a member was lost only by other ranks, only the leader ends the creation. */
     bool leads = ddl__lowest_alive(m) == m->rank;
     for (int rank = 0; rank < m->size; rank++) {
         const ddl__peer *peer = &m->peers[rank];
@@ -559,7 +561,8 @@ ddl__agreement_step ddl__agreement_created(ddl__membership *m, bool created, boo
     }
     m->created_attempt = m->attempt;
     m->phase = DDL__AGREEMENT_AWAITING;
-    /* Report this before DONE, after which other ranks may continue. */
+    /* Report this to the launcher before DONE is sent, because other ranks may continue after
+     * DONE. */
     m->ports->continues(m->context, m->attempt);
     broadcast_done(m, m->attempt, false);
     return DDL__STEP_WAIT;

@@ -26,8 +26,9 @@ bool ddl__creation_concerns(uint32_t failed, uint32_t own)
     return failed >= own;
 }
 
-/* Handle the loss of a member. It may have failed because another member died, and its closing may
- * arrive before the evidence of that death. */
+/* Handle the loss of a member, by waiting for a fact that explains it: the member may have failed
+ * because another member died, and the end of its link may be noticed before the evidence of that
+ * death arrives. */
 static unsigned doubt(ddl__creation *c, int64_t now)
 {
     int64_t limit = c->is_witnessed ? DDL__EVIDENCE_LIMIT : DDL__CREATE_FAILURE_EACH;
@@ -46,7 +47,7 @@ unsigned ddl__creation_handle(ddl__creation *c, ddl__creation_cause cause,
     if (fact->status == DDL__SUPERSEDED)
         actions |= DDL__CREATION_RAISE;
     if (cause == DDL__CREATION_ABORTED &&
-        fact->from >= 0) /* the member `from` notifies this member, too */
+        fact->from >= 0) /* a notice of `from` itself will follow */
         actions |= DDL__CREATION_IGNORE;
     return actions;
 }
@@ -83,7 +84,8 @@ ddl__creation_end ddl__creation_reason(const ddl__creation *c, ddl_status status
                                     : (ddl__creation_end){status, own_rank, own_number};
 }
 
-/* Return true if a member that fails with this status may try again: it is late, or superseded. */
+/* Return true if a member that fails with this status may try again: it was late, or its creation
+ * was superseded. */
 static bool may_come(ddl_status status)
 {
     return status == DDL_ETIMEDOUT || status == DDL_EEXPIRED || status == DDL__SUPERSEDED;
@@ -92,7 +94,7 @@ static bool may_come(ddl_status status)
 ddl__creation_audience ddl__creation_audience_of(const ddl__creation *c, ddl_status status,
                                                  bool is_linked)
 {
-    /* If another member has sent the reason, that member sends it to all. */
+    /* If another member has sent the reason, it notifies all members itself. */
     bool is_final = !ddl__creation_is_told(c) && !may_come(status);
     return is_linked  ? DDL__CREATION_CLOSE_LINK
            : is_final ? DDL__CREATION_SEND_NOTICE

@@ -6,9 +6,10 @@
  * Each member proposes a number above all that it has used or seen, and uses it at most once. The
  * highest proposal counts: a member that proposed a lower number is superseded, and starts again.
  *
- * A call on one member is a sequence of attempts, each with a larger number. An attempt is a state
- * (ddl__creation) that facts change: messages of other members, states of links, and the time. The
- * first fact that ends it counts, and is forwarded.
+ * One call to create a comm makes a sequence of attempts on a member, each with a larger number.
+ * The state of an attempt (ddl__creation) changes with facts: messages of other members, states of
+ * links, and the time. The first fact that ends the attempt is its reason, and is forwarded to
+ * other members.
  *
  * All functions are pure. connect/ and comm/ carry out their decisions. tests/explore/creation
  * explores them. */
@@ -21,20 +22,20 @@
 #include "base/status.h"
 
 /* Return the number of the next creation. `used` is the highest number that this member has used or
- * knows to be too low. `seen` is the highest number of the members that wait here for an answer, or
- * 0. */
+ * knows to be too low. `seen` is the highest number with which a member has connected and waits for
+ * an answer, or 0. */
 uint32_t ddl__creation_propose(uint32_t used, uint32_t seen);
 
-/* Return the new value of `used` after a member was seen at creation `number`, which may still be
- * joined. */
+/* Return the new value of `used` after another member was found at creation `number`, so that this
+ * member may still propose that number. */
 uint32_t ddl__creation_raise(uint32_t used, uint32_t number);
 
 /* The reaction of a member at creation `own` to a peer that connects for creation `theirs`.
  * `is_missing` is true if `own` has no open link with the peer. */
 typedef enum ddl__creation_verdict {
     DDL__CREATION_JOIN,   /* answer: the peer is at the same creation */
-    DDL__CREATION_REFUSE, /* answer with our number: the peer's creation is superseded */
-    DDL__CREATION_YIELD,  /* our creation is superseded: the peer will not join it */
+    DDL__CREATION_REFUSE, /* answer with `own`: the peer's creation is superseded */
+    DDL__CREATION_YIELD,  /* this member's creation is superseded: the peer will not join it */
     DDL__CREATION_KEEP    /* the peer is at its next creation: keep the connection for that */
 } ddl__creation_verdict;
 ddl__creation_verdict ddl__creation_judge(uint32_t own, uint32_t theirs, bool is_missing);

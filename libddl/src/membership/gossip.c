@@ -56,16 +56,16 @@ void ddl__gossip_lost(ddl__membership *m, int rank)
                                   .silent_ms = (uint32_t)(peer->silent_ns / DDL__MS)});
 }
 
-/* Return true if two ranks' reports about a third one prove more than one broken network between
- * two hosts. */
+/* Return true if the reports of two ranks about a third one cannot both be caused by one broken
+ * connection between two hosts. */
 static bool is_sufficient(const ddl__membership *m, int one, int other, int rank)
 {
     uint64_t a = m->ports->network(m->context, one), b = m->ports->network(m->context, other);
     return a != b || !a || a == m->ports->network(m->context, rank);
 }
 
-/* Record the first reporter, and then the first one that makes the reports sufficient. Returns
- * false if the report adds nothing. */
+/* Record the reporter if it is the first one, or if it makes the reports sufficient together with
+ * the first one. Otherwise return false. */
 static bool add_reporter(const ddl__membership *m, ddl__peer *peer, const ddl__member_msg *l)
 {
     if (peer->n_reporters && ddl__member_is_dead(m, peer->reporters[0]))
@@ -141,7 +141,7 @@ void ddl__gossip_receive_gone(ddl__membership *m, const ddl__member_msg *message
         return;
     ddl__peer *peer = &m->peers[message->rank];
     if (peer->state == DDL__LEFT && !peer->connected && !message->attempt)
-        peer->may_continue = false; /* this rank only knew that the member had disappeared */
+        peer->may_continue = false; /* this rank only knew that the connection had ended */
     if (peer->state != DDL__ALIVE || peer->connected)
         return;
     peer->joined = message->attempt > peer->joined ? message->attempt : peer->joined;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.h - decides which members of a comm have connections from the start, and how often they
- * exchange heartbeats. The functions are pure, with the same results on all members. */
+/* graph.h - decides which members of a comm are connected from the start, and how often they
+ * exchange heartbeats. The functions are pure, and return the same results on all members. */
 #ifndef DDL_MEMBERSHIP_GRAPH_H
 #define DDL_MEMBERSHIP_GRAPH_H
 
@@ -17,8 +17,8 @@ bool ddl__are_neighbours(int one, int other, int size);
 int ddl__neighbours_most(int size);
 
 /* Return true if the two are at most two places apart in the ring of all ranks. Near members
- * exchange heartbeats at every beat. So whichever members become silent together, a remaining
- * member is near one of them. */
+ * exchange heartbeats at every beat. So whichever members become silent together, at least one
+ * remaining member is near one of them. */
 bool ddl__is_near(int one, int other, int size);
 
 /* Return the number of beats between two heartbeats of members that are not near; 1 in a comm of up

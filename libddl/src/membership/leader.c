@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connects ranks to the leader of the agreement in a sparse comm. There most pairs have no control
- * connection, so every rank opens one to the lowest rank that it believes alive.
+/* Connects ranks to the leader of the agreement in a sparse comm. In a sparse comm, most pairs have
+ * no control connection, so every rank opens one to the lowest rank that it believes alive: the
+ * leader.
  *
  * A leader that cannot be reached, or does not answer, is declared dead, by this rank's own
  * evidence. The limit is shorter if other ranks have lost it, too, or if its host refuses the
@@ -16,7 +17,8 @@ int64_t ddl__leader_limit(const ddl__membership *m, int leader, ddl__dialed resu
         return peer->n_reporters ? 0 : DDL__REFUSED_LEADER_LIMIT;
     if (peer->n_reporters > 1 || (peer->n_reporters && result != DDL__DIALED_UNANSWERED))
         return DDL__LOST_LEADER_LIMIT;
-    /* The neighbours monitor a leader that was reached, unless they are all dead. */
+    /* If silence never counts as death, do not limit the wait for a leader that was reached: its
+     * neighbours monitor it, unless all of them are dead. */
     if (result == DDL__DIALED_UNANSWERED && m->dead == INT64_MAX)
         return INT64_MAX;
     return DDL__LEADER_LIMIT + (result == DDL__DIALED_UNANSWERED ? m->dead : 0);
@@ -36,7 +38,7 @@ void ddl__leader_unreachable(ddl__membership *m, int rank, const char *text, int
     mark_unreachable(m, rank, DDL__SILENT, &cause, now);
 }
 
-/* Declare the leader dead, and with it the ranks of its host that other ranks have lost. */
+/* Declare the leader dead, and with it the ranks on its host that other ranks have lost. */
 static void give_up(ddl__membership *m, int leader, bool refused, const char *text,
                     bool (*answers)(const void *context, int rank), const void *context,
                     int64_t now)

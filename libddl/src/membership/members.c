@@ -8,15 +8,15 @@
  *   host closed the socket with the process.
  * - Its TCP connection ends, and a witness confirms the end of its process: DDL__KILLED, does not
  *   count, unless the member had created a next comm that the witness knows but this rank does not.
- *   It may have continued in that comm, with ranks that still do.
+ *   The member may have continued in that comm, with ranks that still run.
  * - Its TCP connection ends, and there is no witness: DDL__DISCONNECTED, counts. The network may
  *   have cut it off.
  * - It is silent, or the network reports an error: DDL__SILENT, counts, even if its process ends
- *   later. Until then it may have continued with other ranks, which still do.
+ *   later. Before its end, the member may have continued with other ranks, which still run.
  * - It has expelled this rank, or has left after this rank declared it dead: may_continue, counts.
- * - A program has expelled it (ddl_comm_expel): DDL__SILENT, counts for DDL__EVIDENCE_LIMIT. Then
- *   it does not count, because the program vouches that it has ended, unless it joined the
- *   agreement before, or may continue. It is sent EXPELLED, and does not continue.
+ * - A program has expelled it (ddl_comm_expel): DDL__SILENT, counts for DDL__EVIDENCE_LIMIT. After
+ *   that it does not count, because the program guarantees that it has ended; but it counts if it
+ *   joined the agreement before, or may continue. It is sent EXPELLED, and does not continue.
  *
  * The end of a TCP connection proves nothing, because neither a reset nor a close is authenticated.
  * A firewall may reset all connections between two hosts that both continue. The witnesses are the
@@ -33,7 +33,7 @@
 #include "membership/graph.h"
 #include "membership/state.h"
 
-/* After this many intervals without a heartbeat, the member's process may be stopped. */
+/* After this many heartbeat intervals of silence, a member's process may be stopped. */
 enum { BEATS = 3 };
 
 /* Return the offset of the ranks for GONE, after the members and the sets. */
@@ -91,8 +91,8 @@ static void mark_ended(ddl__membership *m, int rank, bool known, int error, int6
     ddl__member_mark_dead(m, rank, known ? DDL__KILLED : DDL__DISCONNECTED, &cause, now);
 }
 
-/* Return true if a witness has shown that the process has ended, and that it had not continued in a
- * next comm that is unknown to this rank. */
+/* Return true if a witness has proven that the member's process has ended, and that the process had
+ * not created a next comm that this rank does not know. */
 static bool is_proven(const ddl__peer *peer)
 {
     return peer->confirmed && peer->confirmed_attempt <= peer->done && !peer->may_continue;
@@ -165,7 +165,7 @@ void ddl__member_lose(ddl__membership *m, int rank, const ddl__cause *cause, int
     ddl__member_give_up(m, rank);
 }
 
-/* Report the end of a process that this host's kernel ran, as a witness for the other members. */
+/* As a witness, report to the other members that a process on this host has ended. */
 static void announce_end(ddl__membership *m, int rank)
 {
     ddl__member_broadcast(
@@ -231,7 +231,7 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
     ddl__gossip_lost(m, rank);
 }
 
-/* Return the longest silence that proves that a member has run while it was dialed for
+/* Return the longest silence with which a member is still known to have run while it was dialed for
  * DDL__ADDRESS_LIMIT. */
 static int64_t silence_while_dialed(const ddl__membership *m, int rank)
 {
@@ -243,8 +243,9 @@ void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted,
 {
     ddl__peer *peer = &m->peers[rank];
     bool has_heartbeats = peer->connected && peer->silent_ns <= silence_while_dialed(m, rank);
-    /* If a member without a connection is in the leader's list, it has just joined the agreement.
-     * If its host has accepted a connection since, the process may be stopped. */
+    /* If the member has no connection to this rank but is in the leader's list, it has just joined
+     * the agreement, so it runs. But if its host has accepted a connection since then, the process
+     * may be stopped. */
     bool has_joined =
         peer->late && !peer->connected && !was_accepted && ddl__agreement_has(m, rank);
     if ((!has_heartbeats && !has_joined) || m->dead == INT64_MAX)
@@ -270,7 +271,8 @@ void ddl__member_launcher_confirm(ddl__membership *m, int rank, uint32_t attempt
     }
 }
 
-/* Return true if a connected neighbour of the rank would report that the rank had left the comm. */
+/* Return true if this rank is connected to a neighbour of `rank`, which would report that `rank`
+ * had left the comm. */
 static bool may_hear_of(const ddl__membership *m, int rank)
 {
     for (int i = 0; i < m->size; i++)
@@ -317,8 +319,8 @@ static void receive_expelled(ddl__membership *m, int from, const ddl__member_msg
     if (e->rank < 0 || e->rank >= m->size || e->by < 0 || e->by >= m->size || e->rank == e->by ||
         e->by == m->rank || m->peers[e->rank].expelled || m->peers[e->rank].state == DDL__LEFT)
         return;
-    /* Forward it, because the sender may have died before it had sent it to all members. Otherwise
-     * some members would not know, and would count the rank in the vote. */
+    /* Forward the message, because its sender may have died before it had sent it to all members.
+     * Members without the message would count the expelled rank in the vote. */
     if (ddl__is_sparse(m->size))
         ddl__gossip_pass_on(m, from, e);
     else
@@ -350,7 +352,8 @@ ddl_status ddl__member_expel(ddl__membership *m, int rank, const char *reason, i
 static void receive_expel(ddl__membership *m, int from, const ddl__member_msg *message, int64_t now)
 {
     bool was_alive = ddl__is_alive(m, from);
-    /* In a sparse comm, most survivors have no connection over which to send this. */
+    /* In a sparse comm, most survivors have no connection to this rank, so one EXPEL of a rank
+     * whose verdict leaves out this rank is enough. */
     m->left_out = m->left_out || (m->n_late && message->flag);
     ddl__member_mark_continues(m, from, now);
     if (was_alive && !message->flag)
@@ -385,7 +388,7 @@ void ddl__member_receive(ddl__membership *m, int from, const ddl__member_msg *me
     case DDL__VERDICT:
     case DDL__DONE:
     case DDL__VOUCH:
-        if (ddl__is_alive(m, from)) /* otherwise it is no longer part of the agreement */
+        if (ddl__is_alive(m, from)) /* a rank that is not alive takes no part in the agreement */
             ddl__agreement_receive(m, from, message, now);
         break;
     case DDL__CONFIRM: receive_confirm(m, from, message, now); break;

@@ -105,17 +105,19 @@ typedef struct ddl__comm_end {
 
 /* The actions that the machine requests from its environment. */
 typedef struct ddl__member_ports {
-    /* Send a message to a member, if there is a connection. The comm has the reason for DEAD. */
+    /* Send a message to a member, if there is a connection. The text of a DEAD message is NULL: the
+     * implementation adds the reason why the comm is dead. */
     void (*send)(void *context, int to, const ddl__member_msg *message);
-    /* Send GONE for these ranks to a member, or to all that are alive (-1). */
+    /* Send a GONE message about these ranks to a member, or to all members that are alive (`to` is
+     * -1). */
     void (*send_gone)(void *context, int to, const int32_t *ranks, int n);
     /* Handle a member's death. DDL__CAUSE_CONFIRMED: a dead member's process is known to have
      * ended.
      */
     void (*died)(void *context, int rank, const ddl__cause *cause);
     void (*left)(void *context, int rank);
-    /* Watch the pending operations after a process ended without LEAVE: the comm ends when they
-     * complete or stop making progress. */
+    /* Watch the pending operations after a member's process has ended without LEAVE. The
+     * implementation ends the comm when the operations complete or make no more progress. */
     void (*watch)(void *context, int rank);
     void (*end)(void *context, const ddl__comm_end *end);
     /* Report to the launcher that this rank may continue in the comm of this attempt. */
@@ -126,15 +128,15 @@ typedef struct ddl__member_ports {
 } ddl__member_ports;
 
 typedef struct ddl__peer {
-    unsigned char state;  /* ddl__member_state */
-    unsigned char cause;  /* ddl__cause_kind */
-    bool connected;       /* a control connection is open */
-    bool late;            /* it has a control connection only if an agreement needs one */
-    bool is_new;          /* no message has arrived over its late connection so far */
-    bool confirmed;       /* a witness has reported the end of its process */
-    bool expelled;        /* a program has expelled it; in our own entry: has expelled this rank */
-    bool may_continue;    /* it expelled us, or left after we declared it dead: it may have
-                             continued with other ranks, which may still run after its end */
+    unsigned char state; /* ddl__member_state */
+    unsigned char cause; /* ddl__cause_kind */
+    bool connected;      /* a control connection is open */
+    bool late;           /* it has a control connection only if an agreement needs one */
+    bool is_new;         /* no message has arrived over its late connection so far */
+    bool confirmed;      /* a witness has reported the end of its process */
+    bool expelled; /* a program has expelled it; in this rank's own entry: has expelled this rank */
+    bool may_continue;    /* it expelled this rank, or left after this rank declared it dead: it may
+                             have continued with other ranks, which may still run after its end */
     bool resigned;        /* it led the agreement, was cut off, and never continues */
     bool by_report;       /* it was declared dead by the reports of other ranks */
     bool reported_silent; /* a reporter says that it was silent */
@@ -145,9 +147,8 @@ typedef struct ddl__peer {
     uint32_t confirmed_attempt; /* according to a witness: the last attempt whose comm it had
                                  * created */
 
-    /* The last attempts that the member has joined, decided and created, and that it knows to be
-     * created by all, according to its messages in the agreement. Also the `leader` that it
-     * follows. */
+    /* From the member's messages in the agreement: the last attempt that it has joined, decided on,
+     * created, and knows to be created by all; and the leader that it follows. */
     uint32_t joined, decided, done, committed;
     uint32_t vouched;    /* on a leader that has lost the member: the attempt in which followers
                             vouched for it */
@@ -181,14 +182,14 @@ typedef struct ddl__membership {
     bool left_out;           /* the survivors' verdict leaves out this rank */
     int n_gone;              /* number of ranks that have left, for the next heartbeats */
 
-    unsigned char phase;    /* ddl__agreement_phase */
-    bool has_sent;          /* JOIN of `gathering` was sent, with the accused ranks of our entry */
-    unsigned char why;      /* ddl__agreement_failure */
-    int late_rank;          /* the rank that ddl__agreement_why returns */
-    int64_t deadline;       /* the agreement's deadline */
-    int64_t disputed_until; /* until then, evidence may arrive; 0: nothing is disputed */
-    uint32_t gathering;     /* the attempt that is being agreed on */
-    uint32_t attempt;       /* the last attempt that was agreed on */
+    unsigned char phase; /* ddl__agreement_phase */
+    bool has_sent; /* JOIN of `gathering` was sent, with the accused ranks in this rank's entry */
+    unsigned char why;        /* ddl__agreement_failure */
+    int late_rank;            /* the rank that ddl__agreement_why returns */
+    int64_t deadline;         /* the agreement's deadline */
+    int64_t disputed_until;   /* until then, evidence may arrive; 0: nothing is disputed */
+    uint32_t gathering;       /* the attempt that is being agreed on */
+    uint32_t attempt;         /* the last attempt that was agreed on */
     uint32_t created_attempt; /* the attempt whose comm this rank has created; 0: none */
 
     uint64_t n_deaths;
@@ -240,11 +241,11 @@ void ddl__member_start(ddl__membership *m, int rank, int64_t now);
 void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t now);
 
 /* Handle a survivor that answers at none of its addresses while the survivors create their comm. If
- * its heartbeats arrive, or if it is in the leader's list without a connection to this rank, the
- * two cannot both be in the next list. The member is then dead by this rank's own evidence, even if
- * it was dead by report before. Otherwise, or if silence does not count as death, do nothing.
- * `was_accepted`: its host has accepted a connection, so without heartbeats the member may be
- * stopped. */
+ * it is known to run, it and this rank cannot both be in the next list, so it is declared dead by
+ * this rank's own evidence, even if it was declared dead by report before. It is known to run if
+ * its heartbeats arrive, or if it is in the leader's list without a connection to this rank.
+ * Otherwise, or if silence does not count as death, do nothing. `was_accepted`: its host has
+ * accepted a connection, so without heartbeats the member may be stopped. */
 void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted, int64_t now);
 
 /* Handle the launcher's report that the member's process has ended, after it had created the comm
@@ -257,7 +258,8 @@ void ddl__member_check_confirmed(ddl__membership *m, int rank, int64_t now);
 ddl_status ddl__member_expel(ddl__membership *m, int rank, const char *reason, int64_t now);
 
 /* Send DEAD to all members, once, when the comm is dead. A rank that has received DEAD (`was_told`)
- * sends it only to near members: the sender reports to all, and if it dies, all detect that. */
+ * sends it only to near members: its sender sends it to all members, and if the sender dies, all
+ * members detect that. */
 void ddl__membership_announce(ddl__membership *m, bool was_told);
 
 /* Record a member's last message while this rank leaves. */
@@ -304,7 +306,7 @@ void ddl__leader_dialed(ddl__membership *m, int leader, ddl__dialed result, int6
 /* Handle the connection to the leader. If the leader was declared dead meanwhile, send EXPEL. */
 void ddl__leader_connected(ddl__membership *m, int leader);
 
-/* Declare dead a rank that would lead next, because it does not answer either. */
+/* Declare dead a rank that would lead next and does not answer either. */
 void ddl__leader_unreachable(ddl__membership *m, int rank, const char *text, int64_t now);
 
 /* Return the answer to a late connection of rank `from`: DDL_OK; DDL_EPEER if it was declared dead;
@@ -320,7 +322,7 @@ bool ddl__leader_is_unneeded(const ddl__membership *m);
 /* ---- agreement.c ---- */
 
 typedef enum ddl__agreement_step {
-    DDL__STEP_WAIT,   /* wait for an event, or for a moment */
+    DDL__STEP_WAIT,   /* wait until an event occurs, or for a short time */
     DDL__STEP_CREATE, /* create the comm of the attempt, after abandoning an earlier one */
     DDL__STEP_RETURN, /* return the created comm: it counts */
     DDL__STEP_FAIL    /* this rank cannot continue: see ddl__agreement_failure */
@@ -333,7 +335,7 @@ typedef enum ddl__agreement_failure {
     DDL__FAILURE_LEFT_OUT,
     DDL__FAILURE_NO_MAJORITY,
     DDL__FAILURE_CUT_OFF, /* it has lost ranks that others can reach, so they leave it out */
-    DDL__FAILURE_LATE,    /* *rank has not shrunk the comm in time; -1: unknown member */
+    DDL__FAILURE_LATE,    /* *rank has not shrunk the comm in time; -1: unknown */
     DDL__FAILURE_CREATION /* this rank could not create the comm */
 } ddl__agreement_failure;
 

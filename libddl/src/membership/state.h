@@ -29,20 +29,21 @@ static inline unsigned char *ddl__set_at(const ddl__membership *m, int number)
     return (unsigned char *)m + m->sets_at + (size_t)number * m->set_bytes;
 }
 
-/* Return the set of ranks that this rank accuses. Our own entry is the set in the last JOIN. */
+/* Return the set of ranks that `rank` accuses. For this rank itself, it is the set in the last
+ * JOIN. */
 static inline unsigned char *ddl__accused(const ddl__membership *m, int rank)
 {
     return ddl__set_at(m, 3 * rank);
 }
 
-/* Return the set of survivors in this rank's verdict. Our own entry is the set of the current
- * attempt. */
+/* Return the set of survivors in the verdict of `rank`. For this rank itself, it is the set of the
+ * current attempt. */
 static inline unsigned char *ddl__verdict(const ddl__membership *m, int rank)
 {
     return ddl__set_at(m, 3 * rank + 1);
 }
 
-/* Return the followers that vouch for a rank that this leader has lost. */
+/* Return the set of followers that vouch for `rank`, which this leader has lost. */
 static inline unsigned char *ddl__vouchers(const ddl__membership *m, int rank)
 {
     return ddl__set_at(m, 3 * rank + 2);
@@ -111,7 +112,7 @@ void ddl__gossip_send_all_gone(ddl__membership *m, int to);
 void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg *message,
                             int64_t now);
 
-/* Send a member that has connected late the agreement's messages that it has missed. */
+/* Send a member that has connected late the messages of the agreement that it has missed. */
 void ddl__agreement_send_standing(ddl__membership *m, int to);
 
 #endif
