@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* algorithms.h - the table of all algorithms: one line each.
+/* algorithms.h - the table of all algorithms, with one line for each.
  *
  * row(NUMBER, descriptor) gives the next number to an algorithm; its descriptor is
  * ddl__<descriptor> in the file of that name (builder.h has the type). Ranks exchange choices as

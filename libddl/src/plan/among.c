@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Among: an all-reduce of some of the ranks, for example one rank of each host. Its plan is the
- * plan of a comm of only these ranks. */
+/* Among: an all-reduce among some of the ranks, for example one rank of each host. It uses the plan
+ * of a comm that consists of only these ranks. */
 #include "plan/builder.h"
 
 /* Return the request in the numbering of these ranks. */

@@ -15,7 +15,8 @@ enum {
     DDL__SEGMENT_WIRES_SHORT = 64 << 10,
     DDL__SEGMENT_MAX = 1 << 30,
 
-    /* Segments in flight on each link of a ring: they hide latency and fit a small window. */
+    /* Segments in flight on each link of a ring: enough to hide latency, and few enough for a small
+     * window. */
     DDL__RING_DEPTH = 8,
 
     /* The longest message for one-shot in shared memory. */
@@ -23,7 +24,8 @@ enum {
     /* The longest message for one-shot over levels that a mode string declares. */
     DDL__ONE_SHOT_DECLARED = 4 << 10,
 
-    /* Waves whose spans must fit the window. Two are needed, the others are slack. */
+    /* The number of waves whose spans must fit the window. Two are necessary, the others are a
+     * reserve. */
     DDL__WAVES = 4
 };
 
@@ -41,7 +43,7 @@ typedef struct ddl__algorithm_descriptor {
     /* Return true if the algorithm supports the request; NULL: always. */
     bool (*fits)(const ddl__request *request);
 
-    /* Return true if the plan adds in the order of a request that has one; NULL: never. */
+    /* For a request with an order: return true if the plan adds in that order; NULL: never. */
     bool (*follows)(const ddl__request *request);
 
     /* Add the predicted time; NULL: none. */
@@ -63,8 +65,8 @@ typedef struct ddl__algorithm_descriptor {
     extern const ddl__algorithm_descriptor ddl__##descriptor;
 DDL__ALGORITHM_TABLE(DDL__ALGORITHM_DECLARE, DDL__ALGORITHM_DECLARE)
 
-/* Operands or targets of a step: the `n` ranks from `first` on, modulo the size; or if there is a
- * list of `of` ranks, its entries from index `first` on, modulo its length. */
+/* The operands or targets of a step: the `n` ranks from `first` on, modulo the size. If there is a
+ * list, they are its `n` entries from index `first` on, modulo its length `of`. */
 typedef struct ddl__ranks {
     int first, n;
     const uint32_t *list;
@@ -123,7 +125,8 @@ typedef struct ddl__algorithm_entry {
 /* Return the algorithm of that number, or NULL if it does not support the request. */
 const ddl__algorithm_entry *ddl__algorithm_find(ddl__algorithm number, const ddl__request *request);
 
-/* Return the requested algorithm if it supports the request, else the chosen one. */
+/* Return the algorithm that the request names if it supports the request, else the algorithm that
+ * libddl chooses. */
 const ddl__algorithm_entry *ddl__algorithm_choose(const ddl__request *request);
 
 /* ---- Functions of single algorithms. ---- */
@@ -151,8 +154,8 @@ ddl__fold *ddl__sum_create(const ddl__request *request, const int *number, int o
 void ddl__builder_add_sum(ddl__builder *builder, ddl__step step, uint8_t fold, const int *number,
                           ddl__ranks operands, ddl__ranks targets);
 
-/* ---- among.c: the request of a comm of only the ranks of request->among, and the conversion of
- * its plan into one of the whole comm. ---- */
+/* ---- among.c: the request in a comm of only the ranks in request->among, and the conversion of
+ * its plan to ranks of the whole comm. ---- */
 ddl__request ddl__among_request(const ddl__request *request);
 void ddl__among_renumber(const ddl__request *request, ddl__plan *plan);
 

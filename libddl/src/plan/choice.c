@@ -3,8 +3,9 @@
  *
  * The choice depends only on data that all members of a comm have, and not on measurements, because
  * the order of additions must be the same on all ranks and in every run. Over wires the predicted
- * costs decide. In shared memory fixed sizes decide, because caches do not follow a model of
- * latency and bandwidth. They were measured with few ranks (docs/lab/experiments.md). */
+ * costs decide. In shared memory, fixed size limits decide, because caches do not follow a model of
+ * latency and bandwidth. The limits were determined by measurements with few ranks
+ * (docs/lab/experiments.md). */
 #include "plan/builder.h"
 
 #include <string.h>

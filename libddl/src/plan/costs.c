@@ -5,7 +5,7 @@
 
 #include "plan/builder.h"
 
-/* Return the slowest wire. A level without a description is as fast as the next inner level. */
+/* Return the slowest wire. A level that is not described counts as fast as the next inner level. */
 static ddl__speed slowest_wire(const ddl__topology *t)
 {
     bool near = t && t->machines == 1;
@@ -48,7 +48,7 @@ static double bytes_of(const ddl__request *request)
 int ddl__cost_most_on_a_host(const ddl__topology *t, bool crossing)
 {
     int most = 1, *ranks = calloc((size_t)t->groups[DDL__HOSTS], sizeof *ranks);
-    for (int r = 0; ranks && r < t->size; r++) { /* if out of memory, the result is 1 */
+    for (int r = 0; ranks && r < t->size; r++) { /* without memory for `ranks`, the result is 1 */
         int host = ddl__topology_group(t, DDL__HOSTS, r);
         if (crossing && ddl__topology_group(t, DDL__HOSTS, (r + 1) % t->size) == host)
             continue;

@@ -19,17 +19,17 @@
 /* Cost of a message over a wire: seconds of the cores at both ends, and seconds per byte. */
 #define DDL__WIRE_MESSAGE 6.5e-6
 #define DDL__WIRE_BYTE    0.3e-9
-#define DDL__SWITCH       1.5e-6 /* seconds until a rank that shares its core notices a message */
+#define DDL__SWITCH       1.5e-6 /* seconds until a rank that shares a core notices a message */
 
-/* A wire between ranks of one machine, and one between machines. For the latter nothing is known
- * except that 10 Gbit/s and 10 us are common. */
+/* Latency and bandwidth of a wire between ranks on one machine (NEAR), and of a wire between
+ * machines (FAR). The values for FAR are only common ones: 10 us and 10 Gbit/s. */
 #define DDL__NEAR_LATENCY   1.5e-6
 #define DDL__NEAR_BANDWIDTH 3e9
 #define DDL__FAR_LATENCY    10e-6
 #define DDL__FAR_BANDWIDTH  1.2e9
 
-/* Parts of a wire's time to add for each sender to one receiver, and for each level beyond the
- * first. */
+/* Fractions of a wire's time that are added for each sender to the same receiver, and for each
+ * level beyond the first. */
 #define DDL__WIRE_JAM   0.005
 #define DDL__WIRE_LEVEL 0.05
 
@@ -51,8 +51,8 @@ typedef struct ddl__cost {
     int h;          /* number of hosts */
     double segment; /* bytes */
     ddl__speed wire; /* the slowest wire between any two ranks */
-    double path;     /* longest chain: its other seconds, such as latencies */
-    double wires;    /* longest chain: seconds of its bytes on wires */
+    double path;     /* longest chain: all other seconds, such as latencies */
+    double wires;    /* longest chain: seconds to send its bytes over wires */
     /* longest chain: seconds of its passes over memory; long messages overlap these with wires */
     double memory;
     double work; /* seconds of the cores, for an average rank */
@@ -63,7 +63,8 @@ struct ddl__algorithm_descriptor;
 double ddl__cost_seconds(const struct ddl__algorithm_descriptor *algorithm,
                          const ddl__request *request);
 
-/* Return the bytes of a segment, as requested or chosen; the same on all ranks. */
+/* Return the bytes of a segment, which is the same on all ranks: the requested size, or the chosen
+ * one. */
 int64_t ddl__cost_segment(const struct ddl__algorithm_descriptor *algorithm,
                           const ddl__request *request);
 
@@ -76,7 +77,7 @@ void ddl__cost_add_chain(ddl__cost *cost, double hops, double messages, double b
 /* Add the messages and bytes that an average rank sends over wires. It receives the same number. */
 void ddl__cost_add_work(ddl__cost *cost, double messages, double bytes);
 
-/* Add a hop in shared memory: its messages, and the bytes that its passes read or write. */
+/* Add a hop in shared memory, given its messages and the bytes that its passes read or write. */
 void ddl__cost_add_memory(ddl__cost *cost, double messages, double bytes);
 
 /* Add the passes of every rank over this many bytes of its own memory. */

@@ -40,10 +40,10 @@ static void divide(ddl__hierarchy *hierarchy, const int *below, const int *above
                    const int *children, int64_t parts, int *scratch)
 {
     size_t size = (size_t)hierarchy->size;
-    int *joined = scratch; /* by group below */
+    int *joined = scratch; /* by group of `below`: its part */
     int *filled = scratch + size,
-        *open = scratch + 2 * size; /* by group above: its children so far;
-                                       the part that is being filled */
+        *open = scratch + 2 * size; /* by group of `above`: number of children so far, and the part
+                                       that is being filled */
     int *next = ddl__hierarchy_groups(hierarchy, hierarchy->n + 1), n = 0;
     memset(filled, 0, size * sizeof *filled);
     for (int r = 0, seen = 0; r < hierarchy->size; r++) {
@@ -72,8 +72,8 @@ static void append_halves(ddl__hierarchy *hierarchy, const int *above, int n_abo
         divide(hierarchy, below, above, scratch, 1 << doublings, scratch + hierarchy->size);
 }
 
-/* Append the partition `above`. If it joins many groups and `divides` is set, append partitions
- * between the last level and this one first. */
+/* Append the partition `above`. If it joins many groups, and `divides` is set, first append
+ * partitions between the last level and this one. */
 static void append_level(ddl__hierarchy *hierarchy, const int *above, int n_above, bool divides,
                          int *scratch)
 {

@@ -8,8 +8,9 @@
 #include "topo/topology.h"
 
 enum {
-    /* A level that joins more groups of one size than this is divided: a large message then never
-     * has more peers at once, and a small one takes fewer hops than with a division by two. */
+    /* A level that joins more groups of one size than this is divided. A rank then exchanges a
+     * large message with at most this many peers at once, and a small message takes fewer hops than
+     * with a division by two. */
     DDL__RADIX = 8,
     DDL__LEVELS_MAX = 32, /* including divided levels */
     DDL__COARSEST = 3
@@ -18,7 +19,8 @@ enum {
 /* One partition of the ranks for each level, from single ranks (0) to one group of all (n). */
 typedef struct ddl__hierarchy {
     int size, n;
-    int inside;  /* number of levels within hosts: 0; 1 for ranks; 2 with NUMA nodes */
+    int inside; /* number of levels within hosts: 0 if each host has one rank, 1 if not, 2 with NUMA
+                   nodes */
     bool halves; /* levels above the hosts are halved repeatedly */
     bool capped; /* each host has only as many owners as the smallest host has ranks */
     int *groups; /* [level * size + rank]; a level's groups are numbered by their first ranks */

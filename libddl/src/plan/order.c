@@ -18,7 +18,7 @@ static int first_half(int n)
     return half;
 }
 
-/* Return the member that passes all workers of a sum, or one of NOBODY and SEVERAL. */
+/* Return the member that owns all workers of a sum, or NOBODY or SEVERAL. */
 static int member_of(const ddl__order *order, int first, int size)
 {
     int member = order->members[first];
@@ -92,7 +92,8 @@ static void write_item(writer *w, int item)
     fold->results += item == DDL__FOLD_STORE;
 }
 
-/* Write the additions of a sum. `whole`: the sum is a part of a larger one. */
+/* Write the additions of a sum. `whole` is true if the sum is part of a larger sum; otherwise its
+ * result is stored. */
 static void write_sum(writer *w, int first, int size, bool whole)
 {
     int found = member_of(w->order, first, size), half = first_half(size);

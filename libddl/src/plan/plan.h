@@ -25,8 +25,8 @@
 #include "plan/order.h"
 #include "topo/topology.h"
 
-/* The spans, of any length, for which a link must have room. No plan needs more than half of
- * them. */
+/* The number of spans, of any length, for which a link must have room. No plan needs more than half
+ * of this number. */
 enum { DDL__LINK_SPANS = 32 };
 
 typedef enum ddl__kind {
@@ -50,7 +50,7 @@ typedef enum ddl__step_kind {
     /* reduce the operands in order: this rank's src, the others' next span; store the result at dst
      * if `keep`, and send it to the targets */
     DDL__REDUCE,
-    DDL__TAKE, /* receive operand 0's next span into dst, and forward it to the targets */
+    DDL__TAKE, /* receive the next span of operand 0 into dst, and forward it to the targets */
     DDL__COPY, /* copy src to dst */
     /* like REDUCE, with the additions of a fold. An operand is one span that contains several
      * values, or is this rank's parts. Several results also share a span */
@@ -94,8 +94,8 @@ typedef struct ddl__step {
     int64_t src; /* elements from the start of the buffer in `space` */
     int64_t dst; /* elements from the start of the recv buffer, or of the scratch memory */
     int64_t count;
-    /* Segment k is the share's `piece` elements from k * piece on. In the buffers it begins
-     * `stride` elements after segment k - 1. */
+    /* Segment k has `piece` elements of the share, from element k * piece on. In the buffers it
+     * begins `stride` elements after segment k - 1. */
     int64_t piece, stride;
 } ddl__step;
 
@@ -123,13 +123,13 @@ typedef struct ddl__share {
     int64_t start, count;
 } ddl__share;
 
-/* Some of the ranks. */
+/* A subset of the ranks. */
 typedef struct ddl__among {
     int rank, n;      /* rank: this rank's index among them; n: their number */
     const int *ranks; /* in ascending order */
 } ddl__among;
 
-/* The description of an operation to plan. */
+/* An operation for which to create a plan. */
 typedef struct ddl__request {
     ddl__kind kind;
     int rank, size, root;
@@ -145,8 +145,9 @@ typedef struct ddl__request {
     /* The order of the additions of a reduction: order->members are ranks. Borrowed until the plan
      * is made. NULL: any order. With an order a rank may pass several operands, its parts. */
     const ddl__order *order;
-    /* The ranks of an all-reduce of some ranks. Either all ranks share memory, or no two of these
-     * do. The other ranks make plans among their own ranks. Borrowed. NULL: all ranks. */
+    /* The ranks that take part in an all-reduce among some ranks. Either all ranks of the comm
+     * share memory, or no two of these ranks do. The other ranks make plans among their own ranks.
+     * Borrowed. NULL: all ranks. */
     const ddl__among *among;
     size_t element;
     bool in_place;   /* send and recv are one buffer */
@@ -154,39 +155,41 @@ typedef struct ddl__request {
     bool normalizes; /* the reduction changes even a single operand: any nonzero value becomes 1 */
     bool rounds;     /* with an order: each pass over the operands rounds, not each addition */
     ddl_wire wire;   /* the format of spans between hosts; 0: elements */
-    uint8_t wide; /* with an order: the length of an element of a part, in elements of the result */
+    uint8_t wide; /* with an order: the size of an element of a part, in elements of the result */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
-    ddl__algorithm by; /* the requested algorithm; one is chosen if this is none or does not fit */
+    ddl__algorithm by; /* the requested algorithm; if it is none, or does not support the request,
+                          one is chosen */
     int64_t segment_bytes; /* 0: chosen */
-    /* bytes that one rank may have published and not yet seen released, to all its peers together
-     * (shared memory) or to one (wires); 0: no limit. Must hold 4 * size elements, and at least
-     * 12 */
+    /* maximum bytes that one rank may have published and that were not released yet, to all its
+     * peers together (shared memory) or to one peer (wires); 0: no limit. There must be room for 4
+     * * size elements, and for at least 12 */
     int64_t window;
 } ddl__request;
 
-/* Make the plan of one rank. Return NULL if out of memory. Spans have no wire format if packed ones
- * do not support the request. Freed with ddl__plan_destroy. */
+/* Create the plan of one rank. Return NULL if out of memory. Free it with ddl__plan_destroy. If the
+ * algorithm with packed spans does not support the request, the plan ignores the wire format. */
 ddl__plan *ddl__plan_create(const ddl__request *request);
 void ddl__plan_destroy(ddl__plan *plan);
 
-/* Make the plan with the algorithm of that name. Also return NULL if the algorithm does not support
- * the request. */
+/* Create the plan with the algorithm of that name. Return NULL also if the algorithm does not
+ * support the request. */
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name);
 
 const char *ddl__algorithm_name(ddl__algorithm by);
 /* Return the algorithm of that name, or DDL__ALGORITHM_NONE. */
 ddl__algorithm ddl__algorithm_named(const char *name);
 
-/* Return true if the algorithm supports the request; return its predicted seconds, 0 if it does
- * not. */
+/* ddl__algorithm_fits returns true if the algorithm supports the request. ddl__algorithm_cost
+ * returns its predicted time in seconds, or 0 if it does not support the request. */
 bool ddl__algorithm_fits(ddl__algorithm algorithm, const ddl__request *request);
 double ddl__algorithm_cost(ddl__algorithm algorithm, const ddl__request *request);
 
 /* Return the minimum number of elements of a sum that should be packed. */
 int64_t ddl__packs_from(const ddl__request *request);
 
-/* Return the number of algorithms worth comparing for a request, with their predicted times. The
- * chosen one is the first. All members of a comm get the same list. */
+/* Store the algorithms worth comparing for a request in `found`, with their predicted times, and
+ * return their number. The chosen algorithm is the first one. All members of a comm get the same
+ * list. */
 typedef struct ddl__candidate {
     ddl__algorithm by;
     double seconds;

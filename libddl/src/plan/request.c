@@ -27,7 +27,7 @@ static int64_t part_start(int64_t count, int64_t line, int n, int i)
 {
     int64_t lines = ddl__quotient(count, line);
     int64_t each = lines / n, longer = lines % n;
-    int64_t before = i - (n - longer); /* number of longer parts before part i; negative: none */
+    int64_t before = i - (n - longer); /* number of longer parts before part i, or less than 0 */
     int64_t start = (i * each + (before > 0 ? before : 0)) * line;
     return start < count ? start : count;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* request.h - properties of a request: the part of a buffer that belongs to each rank, and what the
- * algorithms may do. For the files of this folder and its tests. */
+/* request.h - properties of a request: the part of a buffer that belongs to each rank, and
+ * conditions for the algorithms. For the files of this folder and its tests. */
 #ifndef DDL_PLAN_REQUEST_H
 #define DDL_PLAN_REQUEST_H
 
@@ -22,8 +22,8 @@ static inline int ddl__rank_at(const ddl__request *request, int64_t distance)
     return (int)(rank < 0 ? rank + request->size : rank);
 }
 
-/* Return the part of the send buffer for rank `i`, and the part of the recv buffer from rank
- * `i`. */
+/* ddl__block_to returns the part of the send buffer that is sent to rank `i`; ddl__block_from
+ * returns the part of the recv buffer that is received from rank `i`. */
 ddl__share ddl__block_to(const ddl__request *request, int i);
 ddl__share ddl__block_from(const ddl__request *request, int i);
 
@@ -54,8 +54,8 @@ static inline bool ddl__request_has_levels(const ddl__request *request)
            (t->declared || t->node || ddl__topology_is_hierarchical(t) || !request->all_shared);
 }
 
-/* Return true if wires connect several hosts, some with several ranks, not only by a mode
- * string. */
+/* Return true if wires connect several hosts, at least one of which has several ranks. Hosts that
+ * only a mode string declares do not count. */
 static inline bool ddl__request_has_hosts(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
@@ -63,7 +63,7 @@ static inline bool ddl__request_has_hosts(const ddl__request *request)
            t->groups[DDL__HOSTS] < t->size;
 }
 
-/* Return true if wires connect any two ranks, or are declared to. */
+/* Return true if wires connect any two ranks, or if a mode string declares this. */
 static inline bool ddl__request_has_wires(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;

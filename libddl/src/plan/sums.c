@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans the additions of a reduction in the order that its request prescribes. */
+/* Plans the additions of a reduction in the order that the request prescribes. */
 #include <stdlib.h>
 
 #include "plan/builder.h"
@@ -52,7 +52,7 @@ static ddl__fold *sum_of_ranks(const ddl__request *request)
     return ddl__order_fold(request->order, request->size);
 }
 
-/* Return true if one pass over the operands, in their order, has the same additions. */
+/* Return true if the fold has the same additions as one pass over the operands in their order. */
 static bool is_one_pass(const ddl__request *request, const ddl__fold *fold)
 {
     bool is = request->wide == 1 && fold->results == 1 && fold->operands == fold->spans &&

@@ -8,7 +8,8 @@
  * Steps: p - 1, and one for each further segment. Messages: each segment. Bytes: N on each link. */
 #include "plan/builder.h"
 
-/* Return false on hosts of several ranks, where leaders does the same with fewer links. */
+/* Return false if hosts have several ranks: the algorithm "leaders" then does the same with fewer
+ * links. */
 static bool competes(const ddl__request *request)
 {
     return !ddl__request_has_hosts(request);
@@ -19,8 +20,8 @@ static void cost(ddl__cost *c)
     ddl__cost_add_pipeline(c, c->request->size);
 }
 
-/* Add a link of a reduce. The chain starts at the rank after the root. Only the root's buffer is
- * written. */
+/* Add this rank's step of a reduce. The chain starts at the rank after the root. Only the root's
+ * receive buffer is written. */
 static void add_reducing_link(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct: each operation in the fewest hops, with every byte moved once.
+/* Direct: each operation in the minimum number of hops, with each byte moved once.
  *
  * All-reduce in shared memory: every rank owns one share. It sends each other rank the share that
  * the other rank owns, reduces its own share over all ranks in one pass, and sends the result to
@@ -28,8 +28,8 @@ static void cost(ddl__cost *c)
             ddl__cost_add_memory(c, c->p - 1, 2 * c->n / c->p * (c->p - 1));
 }
 
-/* Return true if only one rank reads a share of the others' buffers, so that it may store the
- * result there. */
+/* Return true if each share of a buffer is read by only one other rank, which may therefore store
+ * the result there. */
 static bool stores_in_place(const ddl__request *request)
 {
     return request->kind == DDL__ALLREDUCE && request->in_place;
@@ -77,8 +77,8 @@ static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl_
     ddl__builder_add_sum(builder, reduce, 0, NULL, ddl__all_ranks(request), targets);
 }
 
-/* Add the steps of an all-reduce. In place, a sent share may be overwritten only by the result that
- * was computed from it. */
+/* Add the steps of an all-reduce. In place, a sent share is overwritten only by the result that was
+ * computed from it. */
 static int64_t build_allreduce(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
@@ -96,7 +96,8 @@ static int64_t build_reduce_scatter(ddl__builder *builder)
     return (int64_t)DDL__WAVES * (request->size - 1);
 }
 
-/* Like an all-reduce, but only the root receives the results, and only its buffer is written. */
+/* Add the steps of a reduce: as in an all-reduce, but only the root receives the results, and only
+ * its receive buffer is written. */
 static int64_t build_reduce_to_root(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;

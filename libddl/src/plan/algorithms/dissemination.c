@@ -20,7 +20,8 @@ static void cost(ddl__cost *c)
     }
 }
 
-/* Each round is one wave, so it starts when the previous round's message has been received. */
+/* Each round is one wave, so a round starts only when the message of the previous one has been
+ * received. */
 static int64_t build(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;

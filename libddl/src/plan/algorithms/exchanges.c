@@ -41,7 +41,8 @@ typedef struct division {
 
 int64_t ddl__part_start(const ddl__exchanges *exchanges, const ddl__exchange *x, int i)
 {
-    /* Round down in proportion, so that a half of a half ends at a quarter. */
+    /* The boundary is rounded down in proportion, so that half of a half ends where a quarter
+     * ends. */
     int64_t units = x->count / exchanges->unit + (x->count % exchanges->unit != 0);
     int64_t offset = units * i / x->parts * exchanges->unit;
     return x->start + (offset < x->count ? offset : x->count);
@@ -81,8 +82,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Update pair_ranges: the largest number of cuts of a group that two ranks own in the same two
- * children. */
+/* Update pair_ranges, the largest number of cuts that any two ranks of different children exchange
+ * in a group. */
 static bool count_pairs(division *d, uint32_t cuts, int n)
 {
     int *most = &d->exchanges->pair_ranges;
@@ -137,12 +138,12 @@ static bool join_group(division *d, int n, int parts, bool *irregular)
             d->at[c] += end_of(d, d->children[c], d->at[c]) == end;
     }
     if (alike && d->regular)
-        return true; /* no two ranks share more than one cut */
+        return true; /* no two ranks exchange more than one cut */
     *irregular = *irregular || !alike;
     return count_pairs(d, cuts, n);
 }
 
-/* List the groups of the level below by the group above that contains them. */
+/* List the groups of the lower level, sorted by the group of the upper level that contains them. */
 static void list_children(const division *d, uint32_t *first, uint32_t *list)
 {
     const int *below = ddl__hierarchy_groups(d->hierarchy, d->level);

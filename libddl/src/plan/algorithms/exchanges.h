@@ -27,7 +27,7 @@ enum {
 typedef struct ddl__exchange {
     int64_t start, count;
     uint32_t member; /* index of the first member in exchanges->members */
-    /* the first `parts` members get a part; self: the index of this rank */
+    /* number of members, of which the first `parts` get a part; index of this rank among them */
     int members, parts, self;
 } ddl__exchange;
 

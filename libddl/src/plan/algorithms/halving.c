@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Halving: the all-reduce over several levels with the fewest messages.
  *
- * The same as hierarchical.c, except that every level of wires is halved repeatedly: h hosts into
- * two halves whose sizes differ by at most one, these into halves, and so on.
+ * The same as hierarchical.c, except that every level of wires is halved repeatedly: h hosts are
+ * divided into two halves whose sizes differ by at most one, each half into two halves, and so on.
  *
  * Steps: 2 ceil(log2 h) over wires, 2 in memory. Messages: one from each rank in each step; a level
  * of hierarchical.c that joins c groups has 2 (c - 1). Bytes: as hierarchical.c. */

@@ -75,14 +75,15 @@ static ddl__step over_part(const context *b, const ddl__exchange *x, int i, uint
                        .stride = now->length};
 }
 
-/* Return the waves that an exchange at this level takes each way. */
+/* Return the number of waves that an exchange at this level takes in each direction. */
 static uint32_t lag_of(const context *b, int level)
 {
     return level < b->hierarchy.inside ? 1 : (uint32_t)b->wire_lag;
 }
 
-/* Set number[r] to the number of the child, in this rank's group of a level, that contains rank r;
- * -1: none does. The ranks of a child are consecutive (ddl__hierarchical_follows). */
+/* In this rank's group of a level, number the children. Set number[r] to the number of the child
+ * that contains rank r, or to -1 if no child does. The ranks of a child are consecutive
+ * (ddl__hierarchical_follows). */
 static void number_children(const context *b, int level, int *number)
 {
     const int *below = ddl__hierarchy_groups(&b->hierarchy, level);
@@ -104,7 +105,7 @@ static void reduce_level(const context *b, int level, uint32_t skew)
     const ddl__exchanges *exchanges = &b->now->exchanges;
     const ddl__exchange *first = exchanges->list + exchanges->first[level];
     const ddl__exchange *end = exchanges->list + exchanges->first[level + 1];
-    uint8_t space = exchanges->first[level] ? DDL__OUT : DDL__IN; /* partial results or the input */
+    uint8_t space = exchanges->first[level] ? DDL__OUT : DDL__IN; /* partial results or input */
     for (const ddl__exchange *x = first; x < end; x++)
         for (int i = 1; i < x->members; i++) {
             ddl__step publish = over_part(b, x, member_after(x, i), skew);
@@ -163,7 +164,7 @@ static void add_steps(context *b, chunks *now)
     }
 }
 
-/* Return the elements of a chunk that the window and the segments allow. */
+/* Return the maximum number of elements in a chunk, which the segment size and the window limit. */
 static int64_t longest_chunk(const ddl__request *request)
 {
     int64_t element = (int64_t)request->element, line = DDL__LINE / element;
@@ -186,7 +187,7 @@ static int64_t longest_chunk(const ddl__request *request)
     return chunk > 0 ? chunk : 1;
 }
 
-/* Cut chunks of about the same length. The first is shorter. */
+/* Cut the buffer into chunks of about the same length. The first chunk may be shorter. */
 static void cut(const ddl__request *request, chunks *first, chunks *rest)
 {
     int64_t line = DDL__LINE / (int64_t)request->element, longest = longest_chunk(request);
@@ -232,8 +233,8 @@ static bool choose_levels(context *b, chunks *first, chunks *rest)
         if (ranges < rest->exchanges.pair_ranges)
             ranges = rest->exchanges.pair_ranges;
         if (ranges <= DDL__PAIR_RANGES) {
-            /* Use half of a link's spans, in both directions, for the waves in flight and the
-             * current wave. */
+            /* Half of a link's spans in both directions together may be used, by the current wave
+             * and the waves in flight. */
             b->wire_lag = DDL__LINK_SPANS / 4 / ranges - 1;
             if (b->wire_lag > WIRE_LAG)
                 b->wire_lag = WIRE_LAG;
@@ -292,8 +293,8 @@ bool ddl__hierarchical_follows(const ddl__request *request, bool halves)
     return follows;
 }
 
-/* Add the cost of a level, whose `c` groups exchange `n` bytes, in `pieces`, twice: up and down.
- * `level` is 0 for the first level of wires. */
+/* Add the cost of a level: its `c` groups exchange `n` bytes, in `pieces` pieces, both on the way
+ * up and on the way down. `level` is 0 for the first level of wires. */
 static void add_level(ddl__cost *m, int c, double n, double pieces, int level)
 {
     ddl__cost_add_exchange(m, 2, c, n, pieces);

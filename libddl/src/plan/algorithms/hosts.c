@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hosts: all-gather and reduce-scatter over hosts of several ranks; and the two, one after the
- * other, as an all-reduce whose spans between hosts are packed (packed.c).
+/* Hosts: all-gather and reduce-scatter over hosts of several ranks. One after the other, the two
+ * also make an all-reduce whose spans between hosts are packed (packed.c).
  *
  * Each block is sent to every other host once, and distributed within a host in shared memory.
  * Every host has an agent for each rank of the other hosts. In an all-gather the agent receives the
  * rank's block and forwards it to its host. In a reduce-scatter it reduces its host's operands for
- * the rank and sends the sum there. The ranks of a host are spread evenly over the agents of
- * another.
+ * the rank and sends the sum there. The ranks of a host are distributed evenly over the agents on
+ * another host.
  *
  * In round d every host sends to the host d after it and receives from the host d before it, modulo
  * the number of hosts. So every wire is busy both ways, and no host receives from two at once. A
@@ -16,15 +16,15 @@
  * A block's operands are added over its own host's ranks first. The sums of the other hosts follow
  * in the order of the rounds.
  *
- * Steps: a hop in memory, h - 1 rounds that do not wait for each other, a hop in memory. Messages:
- * h - 1 from each rank over wires. Bytes: N (1 - 1/h) each way on each host's wire. */
+ * Steps: a hop in memory, h - 1 rounds that do not wait for each other, and a hop in memory.
+ * Messages: h - 1 from each rank over wires. Bytes: N (1 - 1/h) each way on each host's wire. */
 #include "plan/builder.h"
 #include "plan/host_groups.h"
 
 enum {
-    LAG = 3, /* waves between sending over a wire and taking */
-    /* most blocks of one host for the same agent, so that their spans fit its links; and most
-     * blocks if both phases use the links */
+    LAG = 3, /* waves between sending over a wire and receiving */
+    /* maximum number of blocks of one host that have the same agent, so that their spans fit its
+     * links; and the maximum if both phases use the links */
     BLOCKS_MAX = 7,
     BLOCKS_MAX_PACKED = 3,
     WAVES_MAX = 1 << 30 /* waves of all rounds */
@@ -33,7 +33,7 @@ enum {
 typedef struct rounds {
     ddl__builder *builder;
     ddl__host_groups groups;
-    int64_t segment, waves; /* segment: in elements; waves: of the longest block */
+    int64_t segment, waves; /* elements of a segment; number of segments of the longest block */
     bool packs;             /* an all-reduce: blocks are parts of whole buffers */
 } rounds;
 
@@ -69,7 +69,7 @@ static ddl__ranks rest_of_host(const rounds *h)
     return all;
 }
 
-/* Return a step over the block of rank `i` in a buffer of all blocks. */
+/* Return a step over the block of rank `i` in a buffer that contains all blocks. */
 static ddl__step over_block(const rounds *h, uint8_t kind, uint32_t i, int64_t skew)
 {
     ddl__share block = ddl__share_of(h->builder->request, (int)i);
@@ -83,7 +83,7 @@ static ddl__step over_block(const rounds *h, uint8_t kind, uint32_t i, int64_t s
                        .stride = h->segment};
 }
 
-/* Return true if a rank's own block is in its place in a buffer of all blocks. */
+/* Return true if a rank's own block is at its position in a buffer of all blocks. */
 static bool is_in_place(const rounds *h)
 {
     return h->packs || h->builder->request->in_place;
@@ -142,8 +142,8 @@ static void build_allgather(const rounds *h, int64_t skew)
         gather_from(h, distance, skew);
 }
 
-/* Reduce-scatter: send this host's operands for the host `distance` after it. No sum is kept
- * here. */
+/* Reduce-scatter: send the sums of this host's operands to the host `distance` after it. No sum is
+ * kept on this host. */
 static void reduce_for(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
@@ -169,8 +169,8 @@ static void reduce_for(const rounds *h, int distance, int64_t skew)
     }
 }
 
-/* Reduce-scatter: add the operands of the host `distance` before this one for this rank. Distance 0
- * is its own host. */
+/* Reduce-scatter: for this rank's block, add the sum from the host `distance` before this one.
+ * Distance 0 means its own host. */
 static void add_up(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
@@ -186,7 +186,7 @@ static void add_up(const rounds *h, int distance, int64_t skew)
     }
     int from = host_at(h, -distance);
     uint32_t operands[] = {rank, agent_on(h, from, rank, h->groups.self)};
-    /* The only rank of a host has not reduced its own block yet. */
+    /* If this rank is the only one on its host, its block was not reduced before. */
     bool begins = distance == 1 && ranks_on(h, h->groups.self) == 1;
     if (!begins) {
         reduce.space = DDL__OUT;

@@ -5,15 +5,17 @@
  * r, host h exchanges with host r - h, modulo the number of hosts. On each side the agent of the
  * round is the local rank r, modulo the host's ranks. The ranks of a host pass their blocks to the
  * agent in shared memory, which collects them in its scratch memory in rank order. The agents
- * exchange the collected blocks. Then each distributes the received blocks within its host. If a
- * host exchanges with itself, its ranks need no agent.
+ * exchange the collected blocks. Then each agent distributes the received blocks within its host.
+ * In the round in which a host exchanges with itself, its ranks need no agent.
  *
  * Each round sends and receives blocks of the same two hosts, so an in-place all-to-all overwrites
- * only what it has sent. If a rank is agent again, it collects after its previous round has
- * collected. A span is received one wave after it was published, or LAG waves after it over a wire.
+ * only what it has sent. If a rank is the agent of several rounds, it collects the blocks of a
+ * round after those of its previous round. A span is received one wave after it was published, or
+ * LAG waves after it over a wire.
  *
  * Steps: a hop in memory, one on a wire, one in memory, in h rounds. Messages: h - 1 each way for
- * each host. Bytes: X N (1 - 1/h) each way on each host's wire, N of one rank. */
+ * each host. Bytes: X N (1 - 1/h) each way on each host's wire, where N is the bytes of one
+ * rank. */
 #include "plan/host_groups.h"
 
 #include "plan/builder.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leaders: broadcast and reduce of long messages over hosts of several ranks.
  *
- * One rank leads each host: the root its own host, elsewhere the first rank. The leaders are a
+ * Each host has a leader: the root on its own host, the first rank on the others. The leaders are a
  * chain that starts at the root of a broadcast and ends at the root of a reduce. The other ranks of
  * a host read from their leader in shared memory. A reduce goes the other way: a leader adds the
- * sum that it receives from the chain and its host's operands, in rank order.
+ * sum that it receives over the chain and the operands of its host, in rank order.
  *
  * Steps: h - 1 over wires and 1 in memory, and one more for each further segment. Messages: one for
  * each segment on each wire. Bytes: N on each wire, however the ranks are numbered. */
@@ -24,7 +24,8 @@ typedef struct chain_link {
     uint32_t leader;        /* leader of its host */
     uint32_t before, after; /* neighbours in the chain; `before` is towards the root */
     bool is_first, is_last; /* is_first: on the root's host */
-    /* `after`, if any, then the ranks of the host; in a reduce including itself */
+    /* the rank `after`, if there is one, then the other ranks of the host; in a reduce, also this
+     * rank */
     uint32_t *peers, n;
 } chain_link;
 
@@ -63,7 +64,7 @@ static void add_step(ddl__builder *builder, const chain_link *l)
     if (reduces) {
         step.kind = DDL__REDUCE;
         step.keep = step.finish = l->is_first;
-        step.stable = 0; /* only the root has a buffer to keep the sum */
+        step.stable = 0; /* only the root has a buffer in which to keep the sum */
     }
     ddl__builder_add(builder, step, reduces ? peers : ddl__no_ranks(), next);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Local: a comm of one rank copies its buffer, or reduces it if a reduction changes a single
- * operand. */
+/* Local: the operations of a comm of one rank. They copy the buffer, or reduce it if the reduction
+ * changes even a single operand. */
 #include "plan/builder.h"
 
 static int64_t build(ddl__builder *builder)

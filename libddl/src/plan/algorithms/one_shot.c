@@ -5,12 +5,12 @@
  * reduces all p buffers in rank order.
  *
  * Steps: 1. Messages: p - 1 from each rank. Bytes: N (p - 1) from each rank, N to the root. That is
- * more than needed, but no rank waits for a second hop. */
+ * more than necessary, but no rank waits for a second hop. */
 #include "plan/builder.h"
 
 /* One-shot reads p buffers and writes one. The direct algorithm reads and writes 1/p of these
- * bytes, but twice. It needs one more hop with its messages, and one more turn of all ranks on a
- * core. */
+ * bytes, but in each of two hops. The second hop also costs its messages, and another turn of all
+ * ranks that share a core. */
 bool ddl__one_shot_beats_direct(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;

@@ -2,31 +2,31 @@
 /* Ordered: reductions whose order of additions is a tree over logical workers (order.h), so their
  * bits do not depend on the ranks.
  *
- * Every rank owns one share of the buffer; the hosts own equal shares. On each other host one rank
- * is the share's agent: it adds the parts of its host's ranks as far as the tree allows, and sends
- * these sums to the owner, packed into one span. The owner adds them and the parts of its own
+ * Every rank owns one share of the buffer; the hosts own equal shares. On every other host, one
+ * rank is the share's agent: it adds the parts of its host's ranks as far as the tree allows, and
+ * sends the resulting sums to the owner, in one span. The owner adds them and the parts of its own
  * host's ranks. In an all-reduce the result returns the same way: from the owner to its host and to
  * the agents, and from each agent to its host. In a reduction to a root, the owners send their
  * results to the root.
  *
  * The ranks of a host are the agents of the other hosts' shares in turn. In each round every rank
  * of the host is the agent of one share, so few spans are in flight in its memory. Spans between
- * the ranks of a host are read in the wave in which they are sent, so they are read in the order of
- * sending. If all ranks share memory, each counts as a host, and there are no agents.
+ * the ranks of a host are read in the wave in which they are sent, and so in the order of sending.
+ * If all ranks share memory, each rank is treated as a host, and there are no agents.
  *
- * An all-reduce that would be done in one shot is done in one shot here, too: every rank sends its
- * parts to all others, and each adds the whole buffer.
+ * If an all-reduce without an order would use one-shot, this plan is similar: every rank sends its
+ * parts to all others, and each rank adds the whole buffer.
  *
  * Steps: 2 over wires and 2 within hosts; half of that in a reduce-scatter. Bytes: a host whose
- * ranks have F parts together sends (F + 1) N (1 - 1/h) over its wire, without results
- * F N (1 - 1/h). */
+ * ranks together have F parts sends (F + 1) N (1 - 1/h) over its wire; without the results, F N (1
+ * - 1/h). */
 #include <stdlib.h>
 
 #include "plan/builder.h"
 #include "plan/host_groups.h"
 
-/* The folds: of all parts to the result; of this rank's parts to one span; of the parts of this
- * host's ranks. */
+/* The folds of a plan. ALL adds all parts to the result; PACK stores this rank's parts in one span;
+ * HOST adds the parts of this host's ranks. */
 enum { ALL, PACK, HOST };
 
 /* Waves between sending over a wire and receiving: they hide its latency. */
@@ -97,7 +97,7 @@ static ddl__share share_of(const context *o, uint32_t rank)
     return ddl__part_of(request, its, size_of(o, host), (int)o->groups.local[rank]);
 }
 
-/* Return the agent of this rank's share on another host. The host has the order of shares that
+/* Return the agent of this rank's share on another host, which handles shares in the order that
  * list_peers describes. */
 static uint32_t agent_of(const context *o, int host)
 {
@@ -121,8 +121,8 @@ static void list_peers(context *o)
 
 /* ---------------------------------------------------------------------------------------- sums */
 
-/* Number the operands in the order of their first workers: the ranks of this host, and with
- * `agents` the other hosts. Make the fold. */
+/* Number the operands in the order of their first workers, and create the fold. The operands are
+ * those of the ranks on this host and, with `agents`, of the agents on the other hosts. */
 static void number_operands(context *o, sum *s, int fold, bool agents)
 {
     const ddl__order *order = o->request->order;
@@ -185,7 +185,8 @@ static void make_folds(context *o)
         o->builder->failed = true;
 }
 
-/* Return the elements of a piece. Its longest span holds all parts of a rank or a host. */
+/* Return the number of elements in a piece. Its longest span contains all parts of a rank or of a
+ * host. */
 static int64_t choose_piece(const context *o, int64_t longest, int64_t spans)
 {
     ddl__request cut = *o->request;
@@ -248,7 +249,8 @@ static void send_to_peers(const context *o)
             if (other < o->n_peers)
                 send_parts(o, share_of(o, o->peers[other]), 0, ddl__one_rank(o->mates[i - 1]));
         }
-        /* the share of the previous round, whose parts the others have sent */
+        /* the share of the previous round: the other ranks of this host have sent their parts of
+         * it */
         int own = at - all + o->local;
         if (own >= 0 && own < o->n_peers && at)
             add_parts(o, &o->host, HOST, step_over(o, share_of(o, o->peers[own]), 0),
@@ -308,7 +310,7 @@ static void take_results(const context *o)
         int own = at + o->local;
         if (own < o->n_peers)
             take_share(o, o->peers[own], o->peers[own], 2 * o->lag, mates);
-        /* the results that the other ranks took one round before */
+        /* the results that the other ranks of the host received one round before */
         for (int i = 1; i < all && at; i++) {
             int other = at - all + (o->local + i) % all;
             if (other < o->n_peers)

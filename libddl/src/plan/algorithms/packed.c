@@ -5,7 +5,7 @@
  * sends it to the owner. The owner adds the sums in f32: first its own host's sum, which was never
  * packed, then the others in the order of the rounds (hosts.c). It rounds the result to the wire
  * format, and all hosts receive the same bytes. So every element is rounded twice for any number of
- * hosts, and all ranks get the same bits. Within a host nothing is packed.
+ * hosts, and all ranks get the same bits. Spans within a host are not packed.
  *
  * Steps, messages and bytes: as a reduce-scatter and an all-gather over hosts; a span between hosts
  * has 0.5 (bf16), 0.252 (int8) or 0.127 (int4) of the bytes. */
@@ -13,7 +13,7 @@
 
 /* Minimum numbers of elements of a packed sum: in total, and for each host. A shorter sum, such as
  * the average of a loss, takes hardly any time on the wire, so it keeps its precision. Each rank
- * sends messages to each host, so a part must be worth a message. */
+ * also sends a message to each host, so a part must not be too short. */
 enum { LEAST = 4096, LEAST_FOR_HOST = 2048 };
 
 int64_t ddl__packs_from(const ddl__request *request)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pairwise: gather, scatter and all-to-all.
  *
- * Each block is sent directly from its sender to its receiver. The three operations are one plan,
- * in which a rank has blocks for all ranks, for one or for none.
+ * Each block is sent directly from its sender to its receiver. The three operations use the same
+ * plan, in which a rank has blocks for all ranks, for one rank or for none.
  *
  * In round r, rank i exchanges with rank r - i, modulo p. So in each round all ranks have different
  * peers. The block received in a round replaces the block sent in it, so an in-place all-to-all
- * overwrites only blocks that it has sent. A block sent in round r is received `lag` rounds later,
- * in a later wave if need be, which limits the spans in flight for any number of ranks.
+ * overwrites only blocks that it has sent. A block that is sent in round r is received `lag` rounds
+ * later, if necessary in a later wave. This limits the number of spans in flight for any number of
+ * ranks.
  *
  * Steps: 1. Messages and bytes: every block once. */
 #include "plan/builder.h"
@@ -70,7 +71,7 @@ static int64_t build(ddl__builder *builder)
         add_send(builder, round);
         add_take(builder, sent, (uint32_t)(sent + lag) / (uint32_t)size);
     }
-    /* The spans in flight, the span that is being sent, and some more. */
+    /* The spans in flight, the span that is being sent, and some reserve. */
     return lag + DDL__WAVES;
 }
 

@@ -2,10 +2,10 @@
 /* Ring: all-reduce, reduce-scatter and all-gather over wires between single ranks.
  *
  * The buffer has one share for each rank. In stage 0 rank r sends share r - 1, modulo p (in an
- * all-gather share r). In each later stage it receives the share before the one it has just sent.
- * In the first p - 1 stages it adds its own operand and forwards the sum; the last of these sums is
- * the complete sum of share r. In the next p - 1 stages it keeps the reduced share that it receives
- * and forwards it. Several segments of each share are in flight at once.
+ * all-gather share r). In each later stage it receives the share before the share that it has just
+ * sent. In the first p - 1 stages it adds its own operand and forwards the sum; the last of these
+ * sums is the complete sum of share r. In the next p - 1 stages it keeps the reduced share that it
+ * receives and forwards it. Several segments of each share are in flight at once.
  *
  * Steps: 2 (p - 1); p - 1 for reduce-scatter and all-gather. Messages: one from each rank in each
  * step. Bytes: 2 N (1 - 1/p) on each wire each way, or half of that: the fewest possible. */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tree: all-reduce, reduce and broadcast of small messages over wires.
  *
- * One rank leads each host: the root its own host, elsewhere the first rank. The leaders are a
- * binomial tree, and the other ranks of a host read from their leader or send to it in shared
- * memory. Each message has the whole buffer. In a reduction every leader adds its host's ranks in
- * order, then its children in order, and sends the sum to its parent. A result returns the same
+ * Each host has a leader: the root on its own host, the first rank on the others. The leaders form
+ * a binomial tree, and the other ranks of a host read from their leader or send to it in shared
+ * memory. Each message contains the whole buffer. In a reduction every leader adds its host's ranks
+ * in order, then its children in order, and sends the sum to its parent. A result returns the same
  * way.
  *
  * The root's host has position 0, and the hosts after it the next positions, modulo h. Position i
  * has the children i + 1, i + 2, i + 4, ..., as long as i is a multiple of twice the distance. So
- * the child i + d and all positions below it are i + d to i + 2 d - 1.
+ * the subtree of child i + d has the positions i + d to i + 2 d - 1.
  *
  * Steps: ceil(log2 h) over wires and 1 in memory; twice that for all-reduce. Messages: h - 1 over
  * wires each way, the fewest possible. Bytes: N log2 h on the root's wire each way. */
@@ -39,8 +39,8 @@ static void cost(ddl__cost *c)
     ddl__cost_add_leaders(c, ways);
 }
 
-/* Return true if each sum of the tree is over a subtree of the order's workers. A sum is over the
- * hosts whose positions differ only in their last bits. */
+/* Return true if each partial sum of this tree is the sum of a subtree of the order's workers. A
+ * partial sum is over hosts whose positions differ only in their last bits. */
 static bool follows(const ddl__request *request)
 {
     int root = request->kind == DDL__ALLREDUCE ? 0 : request->root;
@@ -60,7 +60,7 @@ static bool follows(const ddl__request *request)
 typedef struct node {
     uint32_t leader, parent; /* leader of its host; parent of that leader */
     bool is_root;
-    /* ranks whose operands a leader reduces; ranks to which it sends the result */
+    /* the ranks whose operands this leader reduces, and the ranks to which it sends the result */
     uint32_t *sources, *targets;
     uint32_t n_sources, n_targets;
     int *number; /* by rank: the source whose operand contains the rank's operand; -1: none */
@@ -102,7 +102,7 @@ static bool find_node(const ddl__request *request, node *n)
                 ddl__host_leader(&groups, request, (own + d) % hosts, root);
         if (request->order)
             number_sources(request, &groups, root, position, n->number);
-        /* List the child with the longest way to its leaves first, the ranks of the host last. */
+        /* The child with the deepest subtree comes first, the ranks of the host come last. */
         n->targets = n->sources + room;
         for (uint32_t i = n->n_sources; i-- > 0;)
             if (n->sources[i] != (uint32_t)request->rank)
@@ -127,7 +127,7 @@ static void add_reduction(ddl__builder *builder, const node *n, bool returns)
     bool is_leaf = n->n_sources == 1 && !n->is_root;
     ddl__ranks targets = n->is_root ? results : ddl__one_rank(n->parent);
     step.keep = step.finish = n->is_root;
-    step.stable = is_leaf || n->is_root; /* the other ranks may have no buffer for a sum */
+    step.stable = is_leaf || n->is_root; /* inner ranks may have no buffer in which to keep a sum */
     if (is_leaf)
         ddl__builder_add(builder, step, ddl__no_ranks(), targets);
     else

@@ -6,8 +6,9 @@
  * leader receives those blocks and sends each child its part.
  *
  * Blocks are ordered by position, and by rank at one position, so that the blocks of a child and
- * all positions below it are contiguous. Messages between positions of different distance follow
- * each other in the waves: in a gather the shortest distance is first, in a scatter the longest.
+ * all positions below it are contiguous. Messages over different distances are sent one after
+ * another, in different waves: in a gather the shortest distance comes first, in a scatter the
+ * longest.
  *
  * Steps: ceil(log2 h) over wires and 1 in memory. Messages: h - 1 over wires, log2 h of them at the
  * root, the fewest possible. Bytes: N (1 - 1/h) on the root's wire, where N is all blocks; up to (N
@@ -19,7 +20,7 @@
 
 enum {
     LAG = 1,  /* waves between sending and receiving */
-    SPANS = 8 /* segments that one rank may have in flight: twice its need */
+    SPANS = 8 /* segments that one rank may have in flight: twice the number that it needs */
 };
 
 typedef struct tree {
@@ -44,8 +45,8 @@ static uint32_t leader_at(const tree *t, int position)
     return ddl__host_leader(&t->groups, request, host_at(t, position), request->root);
 }
 
-/* Cut messages into segments. Return false if the blocks of one host do not fit a segment, or all
- * blocks a message. */
+/* Cut messages into segments. Return false if the blocks of one host do not fit a segment, or if
+ * all blocks do not fit a message. */
 static bool cut(tree *t)
 {
     const ddl__request *request = t->builder->request;
@@ -89,7 +90,7 @@ static void tree_destroy(tree *t)
     free(t->start);
 }
 
-/* Return the end of position q and the positions below it. */
+/* Return the end of the range of positions that consists of q and the positions below it. */
 static int end_below(const tree *t, int q)
 {
     int end = q ? q + (q & -q) : t->groups.hosts;
@@ -124,7 +125,7 @@ static int64_t region(const tree *t, int q)
     return ((int64_t)t->start[q] - first) * t->builder->request->count;
 }
 
-/* Return the first wave of the messages of the k-th distance, in their order. */
+/* Return the first wave of the messages over the k-th distance, in the order of sending. */
 static uint32_t wave_of(const tree *t, int k)
 {
     return (uint32_t)k * (t->sending + LAG);
