@@ -16,8 +16,8 @@ typedef ddl__device_chunk chunk;
 
 /* A submission's calls, divided into chunks. */
 typedef struct cuts_of_calls {
-    ddl__chunks *chunks; /* one for each call that is run: a call of the submission, or an entry of
-                          * `made` */
+    ddl__chunks *chunks; /* one for each call to run, which is a call of the submission or an entry
+                            of `made` */
     /* calls made from the submission's calls: packed calls, and the parts of split calls */
     ddl__call *made;
     const ddl__call **packed;
@@ -25,8 +25,9 @@ typedef struct cuts_of_calls {
     int64_t n_chunks;     /* number of chunks of all calls */
 } cuts_of_calls;
 
-/* Small all-reduces of a submission that use host memory are packed: each costs a copy in both
- * directions, but all of them together cost only one start and one wait of the GPU. */
+/* Maximum bytes of an all-reduce that is packed with others if it uses host memory. Each packed
+ * all-reduce takes a copy in each direction, but all of them together take only one start and one
+ * wait of the GPU. */
 enum { SMALL = 128 << 10 /* bytes */ };
 
 /* The calls of a submission. */
@@ -97,8 +98,8 @@ static ddl_status cut_all(ddl__device *d, const plan *p, cuts_of_calls *cuts)
 }
 
 /* Divide the calls, which must outlive the cuts, into chunks. Called under `order`, in the device's
- * context: ranks may wait for each other to start NCCL. The caller frees the cuts in any case.
- * Elements of a call that NCCL leaves over become a separate call. */
+ * context. May wait for the other ranks, to start NCCL. Elements of a call that NCCL cannot include
+ * become a separate call. The caller frees the cuts in any case. */
 static ddl_status cuts_make(ddl__device *d, const ddl__call *calls, uint32_t n, cuts_of_calls *cuts)
 {
     size_t room = 2 * (size_t)n + 1;
@@ -252,7 +253,7 @@ static bool copy_to_device(void *context, const void *device, void *host, size_t
     return DDL__GOOD(d, copy_to_device, ddl__cuda_address(device), host, bytes, d->to);
 }
 
-/* Queue the device's part of a chunk. */
+/* Queue the copies of a chunk, and the waits of the streams for its operation. */
 static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
     return (!c->freed || DDL__GOOD(d, stream_wait_event, d->from, c->freed, 0)) &&
@@ -273,8 +274,8 @@ static bool queue_call(ddl__device *d, const ddl__chunks *chunks, chunk *first)
     return good;
 }
 
-/* Queue the device's part of all chunks, after the work that the caller's stream holds now and
- * before its later work. */
+/* Queue the copies of all chunks, after the work that is now in the caller's stream and before
+ * later work in it. */
 static bool queue_operation(ddl__device *d, operation *o, const request *r)
 {
     bool good = DDL__GOOD(d, event_record, o->start, r->stream) &&
@@ -316,7 +317,8 @@ static ddl_status submit(ddl__device *d, const request *r, ddl_work **work)
     list_append(d, o);
     if (queue_operation(d, o, r))
         return DDL_OK;
-    /* Some copies may be queued, so the operation stays in the list until the end. */
+    /* Some copies may have been queued, so the operation stays in the list until the device is
+     * destroyed. */
     char text[DDL__MESSAGE_MAX];
     snprintf(text, sizeof text, "%s", ddl__message());
     pthread_mutex_lock(&d->lock);

@@ -33,8 +33,8 @@ static void check_limit(ddl__device *d)
     ddl__device_fail(d, DDL_EEXPIRED, text);
 }
 
-/* Under `lock`, which is released meanwhile: end the comm if the GPU has failed. Its host functions
- * are then not called. */
+/* Under `lock`, which is released meanwhile: end the comm if the GPU has failed, because its host
+ * functions are then never called. */
 static void check_streams(ddl__device *d)
 {
     ddl__cuda_result results[2] = {DDL__CUDA_SUCCESS, DDL__CUDA_SUCCESS};
@@ -74,8 +74,8 @@ static int64_t next_look(const ddl__device *d)
     return uses_nccl(d) ? ddl__now() + DDL__DEVICE_IDLE_TICK : DDL__NEVER;
 }
 
-/* Check pending operations, and end NCCL's communicator when the comm has ended: other ranks may
- * wait for that, even if this one has no pending operations. */
+/* The watcher thread: check pending operations, and abort NCCL's communicator when the comm has
+ * ended. Other ranks may wait for that even if this rank has no pending operations. */
 static void *watch(void *argument)
 {
     ddl__device *d = argument;
@@ -125,7 +125,8 @@ static ddl_status find_gpu_of_call(ddl__device *d, const void *address, ddl__cud
                    : find_gpu_of_stream(d, stream, number);
 }
 
-/* Find the GPU. A thread without a context cannot query the driver, so use GPU 0's context. */
+/* Find the GPU. A thread without a context cannot query the driver, so GPU 0's context is used if
+ * the thread has none. */
 static ddl_status find_first_gpu(ddl__device *d, const void *address, ddl__cuda_stream stream,
                                  int *number)
 {

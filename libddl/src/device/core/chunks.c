@@ -25,14 +25,15 @@ static ddl__copied all(int size, int host, int except)
     return (ddl__copied){size, 0, host, except};
 }
 
-/* Find the blocks to copy. The chunk's operation runs in place, so this rank's block is at its
- * position among the blocks of all ranks. Only an all-to-all has separate send and receive blocks
- * in the memory. */
+/* Find the blocks to copy. A chunk's operation runs in place in the chunk's memory, so this rank's
+ * block is at its position among the blocks of all ranks. Only an all-to-all has separate send and
+ * receive blocks there. */
 static void find_blocks(ddl__chunks *c, int rank)
 {
     const ddl__call *call = c->call;
     bool in_place = call->send == call->recv, is_root = call->root == rank;
-    int own = in_place ? rank : 0; /* this rank's block in a buffer that may hold only that block */
+    int own = in_place ? rank : 0; /* index of this rank's block in a buffer that, out of place,
+                                      contains only this block */
     c->blocks = 1;
     c->recv_block = 0;
     c->in = c->out = nothing;
@@ -101,7 +102,7 @@ static bool copy_blocks(const ddl__chunks *c, int64_t k, const ddl__copied *bloc
     return true;
 }
 
-/* Make a bundle of the packed calls. The engine scales each in place. */
+/* Make a bundle of the packed calls. The engine scales each call's elements in place. */
 static bool make_packed(const ddl__chunks *c, unsigned char *memory, ddl__call *made)
 {
     size_t n = (size_t)c->n_packed;
@@ -153,7 +154,8 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-/* Find this rank's blocks of an in-place call, at its position in the list of all ranks' blocks. */
+/* Find the blocks that an in-place call copies for this rank, from this rank's entry in the list of
+ * all ranks' blocks. */
 static void find_in_place(ddl__chunks *c, int rank)
 {
     const ddl__share *sent = c->call->blocks, *received = c->call->blocks + c->size;
@@ -203,8 +205,9 @@ static void find_extents(ddl__chunks *c, int rank)
         find_in_place(c, rank);
 }
 
-/* Return the offset of the receive buffer. The buffers start before their ranges and must differ,
- * because equal buffers mean in place. */
+/* Return the offset of the receive buffer's range in the chunk's memory. The addresses of the two
+ * buffers, which start before their ranges, must differ, because equal addresses mean that the call
+ * is in place. */
 static size_t recv_offset(const ddl__chunks *c)
 {
     if (c->is_one_range)
@@ -219,7 +222,8 @@ static size_t whole_bytes(const ddl__chunks *c)
     return recv_offset(c) + (size_t)c->received.count * c->element;
 }
 
-/* Return the start of a buffer; `range` points to its range `extent`. */
+/* Return the address of element 0 of a buffer. `range` is the address of the first element of its
+ * range `extent`. */
 static void *buffer_of(unsigned char *range, const ddl__share *extent, size_t element)
 {
     return (void *)((uintptr_t)range - (size_t)extent->start * element);
@@ -276,7 +280,8 @@ static bool make_uneven(const ddl__chunks *c, unsigned char *memory, ddl__call *
     return true;
 }
 
-/* Copy the blocks. An all-gather's list repeats its one block for each rank; it is copied once. */
+/* Copy the blocks. The list of an all-gather repeats the same block for each rank; the block is
+ * copied only once. */
 static bool copy_shares(const ddl__chunks *c, const ddl__share *blocks, int n, const void *buffer,
                         const ddl__share *range, unsigned char *memory, ddl__chunk_copy_fn *copy,
                         void *context)

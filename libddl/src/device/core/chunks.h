@@ -39,8 +39,8 @@ typedef struct ddl__chunks {
     int n_packed;                   /* 0: not packed */
 } ddl__chunks;
 
-/* Divide the call into chunks of up to `bytes`. The call must outlive `chunks`. Return false if one
- * element of each block takes more. */
+/* Divide the call into chunks of at most `bytes` bytes. The call must outlive `chunks`. Return
+ * false if one element of each block takes more bytes. */
 bool ddl__chunks_of(const ddl__call *call, int rank, int size, size_t bytes, ddl__chunks *chunks);
 
 /* Return the elements of a block in chunk k of even blocks. */

@@ -14,7 +14,8 @@ static const struct {
 
 ddl_status ddl__cuda_open(ddl__cuda *cuda)
 {
-    /* The driver is never closed: its threads, and its other users in this process, remain. */
+    /* The driver is never closed, because its threads and its other users in this process
+     * continue. */
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library)
         return ddl__fail(DDL_EUNSUPPORTED,

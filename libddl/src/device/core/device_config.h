@@ -14,7 +14,7 @@ typedef struct ddl__device_config {
     ddl__regions *regions;         /* the endpoint's regions */
     const ddl__topology *topology; /* the comm's topology */
     bool in_order;         /* reductions of floats have an order, which NCCL does not follow */
-    uint64_t direct_bytes; /* operations of at least this size may use NCCL; 0: none */
+    uint64_t direct_bytes; /* minimum size of an operation that may use NCCL; 0: no operation may */
     bool uses_nccl;        /* this rank may use NCCL */
 } ddl__device_config;
 

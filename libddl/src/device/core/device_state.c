@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that both kinds of device operations use. device_state.h has the design notes. */
+/* The functions that device operations use both with and without NCCL. device_state.h has the
+ * design notes. */
 #include "device/core/device_state.h"
 
 #include <stdlib.h>
@@ -95,7 +96,7 @@ void ddl__device_operation_free(operation *o)
     free(o);
 }
 
-/* Return true if all agreements of the operation, for which no stream waits, have ended. */
+/* Return true if all agreements of the operation have ended: no stream waits for them. */
 static bool is_agreed(const operation *o)
 {
     for (int64_t k = 0; k < o->n_chunks; k++)

@@ -54,15 +54,15 @@ enum {
     DDL__WORD_BYTES = 64 /* one cache line for each word */
 };
 
-/* Pinned host memory that the device can access, with words and events for chunks: for the slots,
- * or for chunks of one operation that cannot use the slots. */
+/* Pinned host memory that the device can access, with words and events for chunks. It serves the
+ * slots, or those chunks of one operation that cannot use the slots. */
 typedef struct ddl__pinned {
     struct ddl__pinned *next;
     unsigned char *memory;
     size_t bytes, words; /* the words follow the memory */
     ddl__cuda_pointer device_words;
     ddl__cuda_event *filled; /* for each word: an event when the chunk's hold is opened */
-    /* number of uses so far; a word has this value when its operation of the current use has
+    /* number of uses so far; a word is set to this value when the operation of its current use has
      * ended */
     uint32_t uses;
 } ddl__pinned;
@@ -72,13 +72,15 @@ typedef struct ddl__device_nccl ddl__device_nccl; /* defined in nccl_ranks.h */
 typedef struct ddl__device_chunk {
     ddl__hold hold;
     struct ddl__device_operation *operation;
-    unsigned char *memory;  /* memory to which it is copied; NULL: NCCL runs it on one host */
+    unsigned char *memory;  /* the chunk's memory; NULL: NCCL runs the chunk, on one host */
     ddl__cuda_pointer word; /* set when the results can be copied back */
     uint32_t value;         /* the minimum value of `word` at that time */
     ddl__bundle *bundle;    /* bundle of packed calls; or NULL */
     ddl__cuda_event filled;
-    ddl__cuda_event freed; /* the last copies from this memory are done; NULL: used once */
-    ddl__hold agreement;   /* gate of an operation for which no stream waits */
+    ddl__cuda_event freed; /* recorded when the last copies from the memory are done; NULL: the
+                              memory is used only once */
+    ddl__hold agreement;   /* gate of the chunk's agreement, an operation for which no stream waits
+                              (nccl_ranks.h) */
     atomic_uint agreed;    /* the word of `agreement` */
 } ddl__device_chunk;
 
@@ -103,7 +105,7 @@ struct ddl__device {
     unsigned char *slots;    /* memory like that of ddl_alloc: members of this host read it in
                               * place */
     ddl__pinned *slot_words; /* one word for each slot */
-    ddl__cuda_event freed[DDL__SLOTS]; /* the last copies from the slot are done */
+    ddl__cuda_event freed[DDL__SLOTS]; /* recorded after the last copies from the slot */
 
     pthread_mutex_t order; /* guards the fields down to `lock` */
     uint64_t n_uses;       /* number of uses of slots so far */
@@ -117,7 +119,7 @@ struct ddl__device {
     unsigned under_way;                        /* operations that have not ended */
     bool stop, started;
     bool failed; /* the device has ended the comm */
-    bool broken; /* some host functions will never be called */
+    bool broken; /* the GPU has failed: some host functions will never be called */
     pthread_t watcher;
 };
 
@@ -127,8 +129,8 @@ bool ddl__device_is_good(const ddl__device *device, const char *call, ddl__cuda_
 #define DDL__GOOD(device, function, ...)                                                           \
     ddl__device_is_good(device, #function, (device)->cuda.function(__VA_ARGS__))
 
-/* enter: make the device's context current in this thread. leave: restore the thread's own
- * context. */
+/* ddl__device_enter makes the device's context current in this thread. ddl__device_leave restores
+ * the thread's previous context. */
 bool ddl__device_enter(const ddl__device *device);
 void ddl__device_leave(const ddl__device *device);
 
@@ -177,7 +179,8 @@ ddl__pinned *ddl__pinned_take(ddl__device *device, size_t bytes, size_t words);
 void ddl__pinned_give_back(ddl__device *device, ddl__pinned *pinned);
 void ddl__pinned_free(const ddl__device *device, ddl__pinned *pinned);
 
-/* Return word number i, for the host and for the device. */
+/* ddl__pinned_word returns the host address of word i, ddl__pinned_device_word its device
+ * address. */
 atomic_uint *ddl__pinned_word(const ddl__pinned *pinned, size_t i);
 ddl__cuda_pointer ddl__pinned_device_word(const ddl__pinned *pinned, size_t i);
 

@@ -4,8 +4,8 @@
 #include "device/core/device_state.h"
 
 /* Round up to a power of two, so that memory is reused for different sizes. Pinned memory is freed
- * only with the device: freeing may make the driver wait for the GPU, which may wait for this
- * call. */
+ * only with the device, because freeing may make the driver wait for the GPU, which may in turn
+ * wait for this call. */
 static size_t rounded(size_t bytes)
 {
     size_t up = DDL__WORD_BYTES;

@@ -13,8 +13,8 @@ static const struct {
 } functions[] = {DDL__NCCL_FUNCTIONS(ENTRY)};
 #undef ENTRY
 
-/* Open the NCCL that a package has already loaded into this process, else the system's. It is never
- * closed, because it has threads. */
+/* Open the NCCL that a package has already loaded into this process, or else the system's NCCL. It
+ * is never closed, because it has threads. */
 static void *open_library(void)
 {
     int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
@@ -57,8 +57,8 @@ ddl__nccl_dtype ddl__nccl_dtype_of(ddl_dtype dtype)
     return DDL__NCCL_NO_DTYPE;
 }
 
-/* Return true if NCCL's average is accurate enough. NCCL divides operands before it adds them, and
- * rounds: short floats stay exact only if they are halved. */
+/* Return true if NCCL's average is accurate enough. NCCL divides and rounds each operand before it
+ * adds them. For floats of less than 32 bits, that is exact enough only if it halves them. */
 static bool averages(ddl_dtype dtype, int ranks)
 {
     bool is_short = ddl__dtype_size(dtype) < sizeof(float);

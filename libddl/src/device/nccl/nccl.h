@@ -16,8 +16,8 @@ typedef struct ddl__nccl_id {
     char bytes[128];
 } ddl__nccl_id;
 
-/* The layout of version 2.14, which `version` declares: later versions append fields, and fill them
- * in. */
+/* The layout of NCCL 2.14, which `version` declares. Later versions append fields, and fill them in
+ * themselves. */
 typedef struct ddl__nccl_config {
     size_t size;
     unsigned magic, version;
@@ -27,8 +27,8 @@ typedef struct ddl__nccl_config {
 enum {
     DDL__NCCL_SUCCESS = 0,
     DDL__NCCL_IN_PROGRESS = 7,
-    /* Earlier versions also have communicators whose calls do not block, but they keep pending work
-     * in the calling thread, and connect ranks within a call. */
+    /* The oldest version that is used. Earlier versions also have communicators whose calls do not
+     * block, but they keep pending work in the calling thread, and connect ranks within a call. */
     DDL__NCCL_OLDEST = 22700,
     DDL__NCCL_CONFIG = 21400,
     DDL__NCCL_MAGIC = (int)0xcafebeef
@@ -103,15 +103,17 @@ typedef struct ddl__nccl {
 /* Open NCCL. Return DDL_EUNSUPPORTED if there is none, or if it is too old. */
 ddl_status ddl__nccl_open(ddl__nccl *nccl);
 
-/* Return NCCL's dtype with the same size and the same sums, and its op for this many ranks; or
- * none. */
+/* ddl__nccl_dtype_of returns the NCCL dtype that has the same size and gives the same sums.
+ * ddl__nccl_op_of returns NCCL's op for this number of ranks. If there is none, they return
+ * DDL__NCCL_NO_DTYPE and DDL__NCCL_NO_OP. */
 ddl__nccl_dtype ddl__nccl_dtype_of(ddl_dtype dtype);
 ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op, int ranks);
 
 /* ---- nccl_end.c ---- */
 
-/* How to end a communicator. A separate thread ends it, because NCCL may wait without a limit for
- * the other ranks of the host and for the program's streams. An abort ends kernels at once. */
+/* The way to end a communicator: abort it, which ends its kernels at once, or destroy it. A
+ * separate thread does this, because NCCL may wait without a limit for the other ranks of the host
+ * and for the program's streams. */
 typedef enum ddl__nccl_ending { DDL__NCCL_ABORTS, DDL__NCCL_DESTROYS } ddl__nccl_ending;
 
 /* End a communicator that is no longer used. Return true if it has ended by the time `limit`, which

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs operations by NCCL. nccl_ranks.h has the design notes. */
+/* Runs device operations with NCCL. nccl_ranks.h has the design notes. */
 #include <stdio.h>
 
 #include "base/dtype.h"
 #include "device/nccl/nccl_ranks.h"
 
 enum {
-    AHEAD = 4,   /* chunks that are reduced within a host before the first is gathered */
+    AHEAD = 4,   /* chunks that are reduced within a host before the first one is gathered */
     ALIGNED = 64 /* bytes and elements */
 };
 
@@ -198,8 +198,8 @@ static bool copy_operands(ddl__device *d, const ddl__call *call, const void **se
                      n->stream);
 }
 
-/* Finish a call of NCCL. The comm ends if NCCL has failed. If the comm has ended, the rest is
- * queued without NCCL, so that all host functions are called. */
+/* Finish a call of NCCL. If NCCL has failed, the comm ends. After the end of the comm, the
+ * remaining work is queued without NCCL, so that all host functions are called. */
 static void finish(ddl__device *d, ddl__nccl_comm *comm, const char *symbol, int result)
 {
     char text[DDL__MESSAGE_MAX];
@@ -263,7 +263,7 @@ static void all_gather(ddl__device *d, const ddl__chunks *chunks, int64_t k, con
                                            d->nccl->stream));
 }
 
-/* Copy the chunk's part from the buffer to the engine. */
+/* Queue the copy of this rank's part of the chunk, from the GPU to the engine's memory. */
 static bool queue_in(ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
     const ddl__device_nccl *n = d->nccl;
@@ -308,8 +308,8 @@ static void open_agreement(void *argument)
     ddl__device_open(c->operation->device, &c->agreement);
 }
 
-/* Queue the agreement. `to` waits so that the operation is not freed before the host function was
- * called. */
+/* Queue the start of the agreement. `to` waits for it, too, so that the operation is not freed
+ * before the host function was called. */
 static bool queue_agreement(ddl__device *d, chunk *c)
 {
     ddl__cuda_event begun = d->nccl->begun;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's communicator of the ranks of a host: nccl_ranks.h has the design notes. */
+/* The NCCL communicator for the ranks of a host: nccl_ranks.h has the design notes. */
 #include "device/nccl/nccl_ranks.h"
 
 #include <sched.h>
@@ -176,7 +176,7 @@ static ddl_status exchange_peers(ddl__device *d, int64_t timeout_ms)
 
 static const char init_symbol[] = "ncclCommInitRankConfig";
 
-/* Pause between two tries of a wait: short at first, long after many tries. */
+/* Pause between two checks of a wait: short at first, longer after many checks. */
 static void pause_after(int tries)
 {
     const struct timespec time = {0, 20000};
@@ -239,8 +239,8 @@ static ddl_status exchange_ids(const ddl__device *d, int64_t timeout_ms, offer *
     return gather(d, &own, all, sizeof own, timeout_ms);
 }
 
-/* Start to create the communicator. The call does not block; some versions of NCCL write to
- * `created` later, in another thread. */
+/* Start to create the communicator. NCCL's call does not block: some versions write to `created`
+ * later, in another thread. */
 static bool begin(ddl__device *d, const offer *first)
 {
     ddl__device_nccl *n = d->nccl;
@@ -307,8 +307,8 @@ static ddl_status start_all(ddl__device *d, int64_t timeout_ms, bool *is_possibl
     return find_all(d, *is_here, timeout_ms, is_possible);
 }
 
-/* Find out, by operations of all ranks, if all ranks can use NCCL, and start NCCL on them. If they
- * cannot, `why` is the reason. */
+/* Find out, by operations of all ranks, whether all ranks can use NCCL, and start NCCL on all
+ * ranks. If that is not possible, `why` is the reason. */
 static ddl_status begin_all(ddl__device *d, int64_t timeout_ms, bool *is_possible, char *why)
 {
     bool is_here = true;
@@ -331,7 +331,7 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms)
     char why[DDL__MESSAGE_MAX] = "";
     ddl__device_nccl *n = d->nccl;
     bool is_possible = false;
-    n->use = DDL__NCCL_UNUSED; /* remains if the check fails, which ends the comm */
+    n->use = DDL__NCCL_UNUSED; /* this value remains if the check fails, which ends the comm */
     ddl_status status = begin_all(d, timeout_ms, &is_possible, why);
     if (status != DDL_OK)
         return status;

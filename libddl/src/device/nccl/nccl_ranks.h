@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_ranks.h - runs long operations of ranks with one GPU each, by NCCL within a host.
+/* nccl_ranks.h - runs long operations of ranks with one GPU each, with NCCL within a host.
  *
  * Design notes. On one host, an operation is one NCCL operation, in a separate stream, between an
  * event of the caller's stream and an event for `to`. Between hosts there are only all-reduces, in
@@ -18,10 +18,10 @@
  * NCCL itself neither compares the ranks' calls nor detects a dead rank: its kernels wait forever.
  * So each operation has a part in the engine that compares the calls (only_agrees), for which no
  * stream waits. It starts when the rank's stream has reached the operation, so it shows which rank
- * is late. If it fails, by a difference, a death or the limit of the operation, the comm ends. Then
- * the watcher (device_open.c) aborts NCCL's communicator: its kernels end, and the streams
- * continue. The engine's part may end after NCCL's work, so an operation is freed when both have
- * ended.
+ * is late. If it fails, because calls differ, a rank has died or the operation's limit has passed,
+ * the comm ends. Then the watcher (device_open.c) aborts NCCL's communicator: its kernels end, and
+ * the streams continue. The engine's part may end after NCCL's work, so an operation is freed when
+ * both have ended.
  *
  * Calls with the communicator do not block. A call may be in progress when it returns; the caller
  * polls until it is done, or until the comm has ended. One thread at a time calls NCCL with a
@@ -43,7 +43,7 @@ enum { DDL__NCCL_SCRATCHES = 40 }; /* each has twice the bytes of the previous o
 /* The record that a rank sends to the others, to decide whether NCCL can be used. */
 typedef struct ddl__nccl_peer {
     ddl__cuda_uuid uuid; /* UUID of the GPU of this rank */
-    int64_t version;     /* version of its NCCL; 0: it may use none */
+    int64_t version;     /* version of the rank's NCCL; 0: the rank may not use NCCL */
 } ddl__nccl_peer;
 
 /* The decision whether the comm uses NCCL. */
@@ -57,11 +57,12 @@ struct ddl__device_nccl {
     ddl__among between;  /* the ranks with this index on their hosts; n is 1 on one host */
     int *between_ranks;
     ddl__cuda_stream stream;
-    /* state of `from` when an operation began, and of `stream` at its end */
+    /* begun: recorded in the device's stream `from` when an operation begins; done: recorded in
+     * `stream` when it ends */
     ddl__cuda_event begun, done;
     ddl__cuda_pointer parts; /* a part for each slot, as long as the slot; 0 on one host */
     ddl__cuda_event reduced[DDL__SLOTS];
-    ddl__cuda_pointer scratch[DDL__NCCL_SCRATCHES]; /* each is longer than the one before */
+    ddl__cuda_pointer scratch[DDL__NCCL_SCRATCHES]; /* each is longer than the previous one */
     unsigned n_scratch;
     size_t scratch_bytes; /* bytes of the last scratch buffer */
 
@@ -73,13 +74,13 @@ struct ddl__device_nccl {
 
 /* ---- nccl_ranks.c ---- */
 
-/* Find out if NCCL runs this call. All ranks get the same result. The first call that is long
- * enough waits until all ranks have called it, and starts NCCL. Under `order`, in the device's
+/* Decide whether NCCL runs this call. All ranks get the same result. The first call that is long
+ * enough waits until all ranks have made it, and starts NCCL. Called under `order`, in the device's
  * context. If the status is not DDL_OK, the ranks could not decide, and the comm ends. */
 ddl_status ddl__nccl_find_way(ddl__device *device, const ddl__call *call, bool *by_nccl);
 
-/* Call NCCL only between these two functions, with the communicator that ddl__nccl_enter returns
- * (NULL if there is none any more). ddl__nccl_leave takes the call's result, waits until the call
+/* NCCL may be called only between these two functions, with the communicator that ddl__nccl_enter
+ * returns (NULL if it was removed). ddl__nccl_leave takes the call's result, waits until the call
  * is done, and returns true if it has succeeded; otherwise the message is set. */
 ddl__nccl_comm *ddl__nccl_enter(ddl__device *device);
 bool ddl__nccl_leave(ddl__device *device, ddl__nccl_comm *comm, const char *symbol, int result);
