@@ -13,8 +13,8 @@ enum { MAGIC = 0x61644464, FORMAT = 3 };
 
 enum { SHARES_MEMORY = 1, SEVERAL_SOCKETS = 2 };
 
-/* The bytes of an address: a head, the host's name, and the IPs. Numbers are little-endian, as on
- * all machines on which this library runs. */
+/* An encoded address consists of a head, the host's name, and the IPs. Numbers are little-endian,
+ * as on all machines on which this library runs. */
 typedef struct __attribute__((packed)) encoded_head {
     uint32_t magic;
     uint16_t format;
@@ -159,7 +159,8 @@ socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage
     struct sockaddr_un *un = (struct sockaddr_un *)to;
     memset(to, 0, sizeof *to);
     un->sun_family = AF_UNIX;
-    /* An abstract name begins with NUL, is not in a file system, and disappears with its socket. */
+    /* The name is abstract: it begins with NUL, is not in a file system, and disappears with its
+     * socket. */
     int n =
         snprintf(un->sun_path + 1, sizeof un->sun_path - 1, "libddl-%016llx%016llx",
                  (unsigned long long)endpoint->words[0], (unsigned long long)endpoint->words[1]);

@@ -23,13 +23,15 @@ typedef struct ddl__address {
     ddl__interface *ips;      /* in the order of the attempts; the caller owns the memory */
     char host[DDL__HOST_MAX]; /* name of the host, used only in messages */
 
-    /* Not exchanged: the member's place among the members of the comm that may share its memory,
-     * and their number (neighbours.h). */
+    /* Not exchanged: the members of the comm that may share memory with this member, including
+     * itself. `sharing` is their number, and `place` the member's index among them
+     * (neighbours.h). */
     int place, sharing;
 } ddl__address;
 
-/* Convert to and from the exchanged bytes. encode returns the length, at most DDL_ADDRESS_MAX;
- * decode sets the message. `ips` has room for DDL__INTERFACES_MAX; the address points to it. */
+/* Convert to and from the exchanged bytes. ddl__address_encode returns their number, at most
+ * DDL_ADDRESS_MAX. ddl__address_decode sets the message on failure; `ips` has room for
+ * DDL__INTERFACES_MAX entries, and the decoded address points to it. */
 size_t ddl__address_encode(const ddl__address *address, unsigned char *bytes);
 ddl_status ddl__address_decode(ddl__address *address, ddl__interface *ips, const void *bytes,
                                size_t n);

@@ -32,8 +32,8 @@ static bool interface_has_carrier(const struct ifaddrs *i)
     return i->ifa_flags & (IFF_RUNNING | IFF_LOOPBACK);
 }
 
-/* Return true if carriers can be relied on. The kernel may not have detected the carrier of an
- * interface that just came up, so if no interface has a carrier, carriers are ignored. */
+/* Return true if any interface has a carrier. If none has one, carriers are ignored, because the
+ * kernel may not have detected the carrier of an interface that has just come up. */
 static bool any_carrier_known(const struct ifaddrs *list)
 {
     for (const struct ifaddrs *i = list; i; i = i->ifa_next)
@@ -171,7 +171,8 @@ ddl_status ddl__discover(ddl__address *address, const char *host, const char *fi
     return DDL_OK;
 }
 
-/* Return our interface that the system's route to theirs[j] uses, or -1. */
+/* Return the index of the local interface over which the system routes to address j of the peer, or
+ * -1. */
 static int8_t find_route(const ddl__address *ours, const ddl__address *theirs, unsigned j)
 {
     struct sockaddr_storage to;

@@ -44,8 +44,8 @@ void ddl__find_places(ddl__address *addresses, int size)
     }
 }
 
-/* Return true if the pair has several connections, or needs one to find out which kind of link it
- * uses. */
+/* Return true if the pair must be connected early: it uses several connections, or needs one to
+ * find out which kind of link it uses. */
 static bool is_linked_early(const ddl__address *one, const ddl__address *other)
 {
     bool is_known = one->network && other->network;
@@ -79,7 +79,8 @@ static int highest_bit(int n)
     return 1 << (31 - __builtin_clz((unsigned)n));
 }
 
-/* Each hop towards rank 0 clears the rank's highest set bit. The way back is the reverse. */
+/* Each hop towards rank 0 clears the rank's highest set bit. The route from rank 0 to a rank is the
+ * reverse. */
 int ddl__next_hop(int from, int to)
 {
     if (to == 0)

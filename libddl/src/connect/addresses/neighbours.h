@@ -12,7 +12,8 @@
 /* Set each address's place among the addresses of its host. */
 void ddl__find_places(ddl__address *addresses, int size);
 
-/* Return true if the two may share memory: their addresses show the same host and user. */
+/* Return true if the two may share memory, that is, if their addresses show the same host and
+ * user. */
 bool ddl__may_share_memory(const ddl__address *one, const ddl__address *other);
 
 /* Return true if this pair is connected when the comm is created. That is so if the two are
@@ -23,8 +24,8 @@ bool ddl__are_connected_early(const ddl__address *addresses, int size, uint32_t 
                               int other);
 
 /* Return true if a comm of this size opens TCP links on first use (first_use.h). Smaller comms open
- * all links when they are created: they would use all of them anyway, and their first operations
- * then take no longer. */
+ * all links when they are created: they would use all of them anyway, and so their first operations
+ * take no longer than later ones. */
 bool ddl__first_use_is_for(int size);
 
 /* Return the next hop from `from` on the route to `to`; -1 if `from` is not on the route. Messages

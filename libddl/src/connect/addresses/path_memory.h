@@ -19,7 +19,7 @@ typedef struct ddl__dead_path {
 typedef struct ddl__path_memory {
     ddl__dead_path *dead;
     unsigned n_dead, capacity;
-    /* indexed by `ours`; for any host */
+    /* by local interface: a path over it to any host has answered, or has failed */
     bool answers[DDL__INTERFACES_MAX], fails[DDL__INTERFACES_MAX];
 } ddl__path_memory;
 

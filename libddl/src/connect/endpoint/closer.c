@@ -35,7 +35,7 @@ static void closer_unlock(ddl__closer *closer)
     if (!last)
         return;
     for (unsigned i = 0; i < closer->n; i++)
-        close(closer->fds[i]); /* no thread could be started for these */
+        close(closer->fds[i]); /* no thread could be started to close these */
     pthread_mutex_destroy(&closer->lock);
     free(closer->fds);
     free(closer);
@@ -62,7 +62,7 @@ static void closer_start_thread(ddl__closer *closer)
     if (closer->threads == THREADS || ddl__thread_start(&thread, closer_thread, closer))
         return;
     pthread_detach(thread);
-    closer->threads++; /* the new thread waits for the lock that we hold */
+    closer->threads++; /* the new thread waits for the lock, which this thread holds */
 }
 
 static bool closer_reserve(ddl__closer *closer)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* closer.h - closes the connections of unauthenticated clients on separate threads.
  *
- * A client can send descriptors over a unix socket. Closing the socket, or reading past them, drops
- * the last reference to their files, and blocks until the files are closed. For a TCP socket with
- * SO_LINGER and unsent data, this takes as long as the client chooses. For a file in FUSE, it may
- * take forever. So unix connections whose peers have not proven the secret are closed here. */
+ * A client can send descriptors over a unix socket. Closing the socket, or reading the data to
+ * which they are attached, may drop the last references to their files, and then blocks until the
+ * files are closed. For a TCP socket with SO_LINGER and unsent data, this takes as long as the
+ * client chooses. For a file in FUSE, it may take forever. So unix connections whose peers have not
+ * proven the secret are closed here. */
 #ifndef DDL_CONNECT_CLOSER_H
 #define DDL_CONNECT_CLOSER_H
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* create_failures.h - create-failure notices: messages of members that cannot create a comm.
  *
- * An endpoint keeps the notices until a creation reads them. A notice counts for the sender's
- * creation and for all earlier ones of its family: the sender will not take part in any of them. */
+ * An endpoint keeps the notices until a creation reads them. A notice counts for the creation that
+ * it names and for all earlier creations of the family: the sender will not take part in any of
+ * them. */
 #ifndef DDL_CONNECT_CREATE_FAILURES_H
 #define DDL_CONNECT_CREATE_FAILURES_H
 
@@ -27,8 +28,9 @@ typedef struct ddl__create_failures {
     unsigned next;
 } ddl__create_failures;
 
-/* Add a notice, unless it is known. A notice with status DDL_OK does not count: another member has
- * relayed its content, so the direct notice will be ignored when it arrives. */
+/* Add a notice, unless it is known. A notice with status DDL_OK does not count. It is added if
+ * another member has relayed the content of a notice, so that the direct notice is ignored when it
+ * arrives. */
 void ddl__create_failures_add(ddl__create_failures *failures, const ddl__create_failure *notice);
 
 /* Discard the notices about creations of the family up to this number, from a member that tries

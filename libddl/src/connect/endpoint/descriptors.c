@@ -12,8 +12,8 @@
 #include "connect/addresses/neighbours.h"
 
 enum {
-    RESERVE = 64,      /* reserve for descriptors that the program opens meanwhile */
-    LARGE = 64 * 1024, /* if this many more descriptors are allowed, open ones are not counted */
+    RESERVE = 64,      /* number of descriptors to leave to the program */
+    LARGE = 64 * 1024, /* if the limit is this much above the need, open ones are not counted */
     SHARING = 1,       /* descriptors for a peer over shared memory: the control connection */
     PLAIN = 3,         /* for a peer over TCP: two links and the control connection */
     UNOPENED = 1,      /* for a peer over TCP with unopened links: the control connection */

@@ -19,13 +19,13 @@ typedef struct ddl__comm_slot ddl__comm_slot;
 /* The task that the endpoint's thread runs for a comm while no caller drives it. */
 typedef struct ddl__background_task {
     void *context;
-    int fd;                     /* readable when a waiting task can continue */
+    int fd;                     /* readable when a task that waits can continue */
     bool (*run)(void *context); /* never blocks; returns true if the task waits for fd */
     bool (*was_driven)(
         void *context); /* returns true if a caller has driven the comm since the last call */
 } ddl__background_task;
 
-/* An incoming connection whose dialer has proven that it belongs to our job. */
+/* An incoming connection whose dialer has proven that it belongs to the job. */
 typedef struct ddl__accepted {
     int fd;
     int passed; /* a descriptor that was sent with the proof, or -1 */
@@ -54,13 +54,14 @@ const ddl__fences *ddl__endpoint_fences(const ddl_endpoint *endpoint);
 /* Return the memory that the program has allocated for peers to read. */
 ddl__regions *ddl__endpoint_regions(const ddl_endpoint *endpoint);
 
-/* Return true if the endpoint was created before this process was forked: it cannot be used
+/* Return true if the endpoint was created before this process was forked, so that it cannot be used
  * here. */
 bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 
 const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
 
-/* Set the endpoint's secret, if its creator left it open. Call this before its first comm. */
+/* Set the endpoint's secret, unless the endpoint's creator has set one. Call this before its first
+ * comm. */
 ddl_status ddl__endpoint_take_secret(ddl_endpoint *endpoint, const char *secret);
 
 /* Return a numbered hello to another endpoint. Send it at once, together with its proof. */
@@ -93,15 +94,17 @@ void *ddl__endpoint_attach(ddl_endpoint *endpoint, ddl__attached kind,
 /* A number distinguishes the creations of one family (hello.h). The members agree on it while they
  * connect. Each member proposes a number above all that it has used or seen, and uses it at most
  * once, even if the creation fails. The highest proposal counts: a member that proposed a lower
- * number is superseded, and starts again. So the members find each other after a failed creation,
- * no matter which members noticed the failure, and even if some of them joined too late for it. */
+ * number is superseded, and starts again. So after a failed creation the members meet again in a
+ * later one, no matter which of them noticed the failure, and even if some of them joined only
+ * after it. */
 
 /* Propose a number for a creation of the family. `parent` is the new comm's parent, or all 0.
  * Returns 0 if out of memory. */
 uint32_t ddl__endpoint_propose_creation(ddl_endpoint *endpoint, ddl__digest family,
                                         ddl__digest parent);
 
-/* Record that a member takes part in this creation of the family: propose no lower number later. */
+/* Record that a member takes part in this creation of the family, so that this rank proposes no
+ * lower number later. */
 void ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family, uint32_t number);
 
 /* Forget the numbers of a destroyed comm's children, and close the connections that wait for a
@@ -120,8 +123,8 @@ uint32_t ddl__endpoint_find_later(ddl_endpoint *endpoint, const ddl__comm_slot *
 ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, const ddl__comm_id *id,
                                    ddl__comm_slot **slot);
 
-/* Record that each member on this host has a core: a thread that waits for this slot's connections
- * may stay awake. */
+/* Record that each member on this host has its own core, so that a thread that waits for this
+ * slot's connections may poll without sleeping. */
 void ddl__endpoint_grant_cores(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 
 /* Close the slot. When this returns, the thread no longer touches the slot's task. */

@@ -12,11 +12,12 @@
  * slot may have been closed when its event is handled.
  *
  * The listeners and the pending connections have a separate epoll descriptor, `listeners`. A caller
- * that waits for an accepted connection polls it itself, because being woken by the thread would
- * take twice as long. Meanwhile the thread does not watch it. While unauthenticated clients exceed
- * the rate limit (docs/security.md) and no caller waits, it is only polled from time to time. A
- * task's descriptor is watched one-shot, and only while the task waits for it. Otherwise data that
- * a waiting caller is about to receive would wake the thread. */
+ * that waits for an accepted connection polls this descriptor itself, because a wake-up by the
+ * thread would double the time. Meanwhile the thread does not watch the descriptor. While
+ * unauthenticated clients exceed the rate limit (docs/security.md) and no caller waits, it is only
+ * polled from time to time. A task's descriptor is watched one-shot, and only while the task waits
+ * for it. If it were always watched, data that a waiting caller is about to receive would wake the
+ * thread as well. */
 #ifndef DDL_CONNECT_ENDPOINT_STATE_H
 #define DDL_CONNECT_ENDPOINT_STATE_H
 
@@ -34,11 +35,11 @@ enum {
     DDL__LISTEN_EVENT,
     DDL__UNIX_LISTENER,
     DDL__TCP_LISTENER,
-    DDL__FIRST_SERIAL = DDL__TCP_LISTENER + DDL__INTERFACES_MAX /* pending connections, slots */
+    DDL__FIRST_SERIAL = DDL__TCP_LISTENER + DDL__INTERFACES_MAX /* serials of connections, slots */
 };
 
-/* On a virtual machine, setting a timer takes as long as a short operation, and calls come in
- * bursts. So the timer runs this many times more after it was last needed. */
+/* The number of times that the timer runs again after it was last needed. On a virtual machine,
+ * setting a timer takes as long as a short operation, and calls come in bursts. */
 enum { DDL__TIMER_RUNS = 16 };
 
 /* A connection in its handshake, or parked until its comm takes it. */
@@ -108,9 +109,10 @@ struct ddl_endpoint {
     int64_t accept_failed_at; /* the time of the last failure to accept; 0: never */
     unsigned n_accepting;     /* number of callers that wait for an accepted connection */
     bool polled;              /* one of these callers polls `listeners` */
-    bool overloaded;          /* `listeners` is polled only from time to time */
-    int64_t poll_at;          /* the time of the next such poll */
-    bool watched;             /* the thread watches `listeners` */
+    bool overloaded; /* clients exceed the rate limit: `listeners` is polled only from time to time
+                      */
+    int64_t poll_at; /* the time of the next such poll */
+    bool watched;    /* the thread watches `listeners` */
     ddl__comm_slot *slots;
     ddl__counter *counters;
     char refusal[160]; /* the text of the last refusal */

@@ -48,8 +48,9 @@ static ddl_status parse_ports(const char *text, range *ports)
     return DDL_OK;
 }
 
-/* Listen on this port of all IPs; 0 means the port that the first IP gets. Returns the number of
- * IPs that succeeded. If one failed, errno is set and none is kept open. */
+/* Listen on this port of all IPs; 0 means any port that is free on the first IP. Return the number
+ * of IPs on which listening succeeded, up to the first failure. After a failure, errno is set and
+ * all sockets are closed again. */
 static unsigned listen_on_port(ddl__address *address, unsigned port, int *fds)
 {
     for (unsigned i = 0; i < address->n_ips; i++) {

@@ -19,7 +19,7 @@
 
 enum {
     PENDING_MAX = 4096,
-    NO_HELLO_MAX = 64,   /* limit of connections without a complete hello */
+    NO_HELLO_MAX = 64,   /* maximum number of connections without a complete hello */
     UNPROVEN_MAX = 1024, /* maximum number of connections without a proof */
     BATCH = 16           /* largest batch of events, and of new connections of one listener */
 };
@@ -59,7 +59,7 @@ static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn **at)
     free(conn);
 }
 
-/* Return true if connections of this kind are made after the comm's creation. */
+/* Return true if connections of this kind are opened after the creation of the comm. */
 static bool is_late(const ddl__hello *hello)
 {
     return hello->kind == DDL__CONN_FIRST_USE || hello->kind == DDL__CONN_FIRST_MEMORY ||
@@ -104,7 +104,8 @@ static ddl__comm_slot *find_slot(const ddl_endpoint *endpoint, ddl__digest comm)
     return slot;
 }
 
-/* Refuse a proven connection on behalf of its comm. `creation` is our number in the family. */
+/* Refuse a proven connection on behalf of its comm. `creation` is this rank's number in the
+ * family. */
 static void pending_refuse(const ddl_endpoint *endpoint, ddl__pending_conn *conn, ddl_status status,
                            const char *why, uint32_t creation)
 {
@@ -114,16 +115,16 @@ static void pending_refuse(const ddl_endpoint *endpoint, ddl__pending_conn *conn
     ddl__send_all(conn->inbound.fd, &answer, sizeof answer, ddl__now());
 }
 
-/* Pass a proven late connection to its comm, or refuse it. Returns true if the caller must drop
- * what is left of it, false if it must wait. */
+/* Pass a proven late connection to its comm, or refuse it. Return true if the caller must drop the
+ * rest of the connection, false if the connection must wait. */
 static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     const ddl__hello *hello = &conn->inbound.received.hello;
     if (!is_late(hello))
         return false;
     ddl__comm_slot *slot = find_slot(endpoint, hello->comm);
-    /* late connections are made only after all members have created the comm, so this rank has left
-     * it */
+    /* a late connection is opened only after all members have created the comm, so this rank has
+     * already left the comm */
     if (!slot) {
         pending_refuse(endpoint, conn, DDL_ESTATE, "it has left the comm", 0);
         return true;
@@ -160,9 +161,9 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
                                                                   : DDL_EPEER};
         memcpy(notice.text, hello->text, sizeof notice.text);
         ddl__create_failures_add(&endpoint->failures, &notice);
-        return false; /* a notice only: the connection has no other use */
+        return false; /* the connection was only for this notice */
     }
-    if (hello->kind != DDL__CONN_CONTROL && !is_late(hello)) /* the member tries again */
+    if (hello->kind != DDL__CONN_CONTROL && !is_late(hello)) /* the member will connect again */
         ddl__create_failures_forget(&endpoint->failures, hello->family, hello->creation,
                                     (int)hello->from);
     if (pending_give(endpoint, conn))
@@ -176,7 +177,8 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 }
 
 /* If there are too many unauthenticated clients, drop the oldest one, which is last in the list.
- * Clients without a complete hello have a lower limit, because others know the endpoint's id. */
+ * The limit is lower for clients without a complete hello: a client with one has at least known the
+ * endpoint's id. */
 static void limit_unproven(ddl_endpoint *endpoint)
 {
     unsigned without_hello = 0, unproven = 0;
@@ -239,7 +241,7 @@ static void listeners_set_events(ddl_endpoint *endpoint, uint32_t events)
     }
 }
 
-/* Stop polling the listeners for a while, because a listener that cannot accept stays readable. */
+/* Stop polling the listeners for a while: if accepting fails, a listener stays readable. */
 static void pause_accepting(ddl_endpoint *endpoint, const char *why)
 {
     int64_t now = ddl__now();
@@ -274,9 +276,9 @@ static void accept_batch(ddl_endpoint *endpoint, int listener, bool local)
             pause_accepting(endpoint, "connections of unauthenticated clients cannot be closed");
             return;
         }
-        /* The kernel drops a received descriptor if the process has no free number, so reserve one.
-         * If there is none, the client stays in the backlog until the creation of a comm here
-         * raises the limit. */
+        /* The kernel drops a received descriptor if the process has no free descriptor number, so
+         * reserve a number. If none is free, the client stays in the backlog until the creation of
+         * a comm in this process raises the limit. */
         int spare = local ? fcntl(endpoint->wake, F_DUPFD_CLOEXEC, 0) : -1;
         fd = local && spare < 0 ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0 && (!local || ddl__same_user(fd))) {
@@ -297,8 +299,8 @@ static void accept_batch(ddl_endpoint *endpoint, int listener, bool local)
         pause_accepting(endpoint, describe_accept_error(errno));
 }
 
-/* Return true for the control connection of a member that has left already: its last message is
- * still in the socket. */
+/* Return true if this is the control connection of a member that has already left, and its last
+ * message is still in the socket. */
 static bool has_last_message(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
 {
     return conn->proven && conn->inbound.received.hello.kind == DDL__CONN_CONTROL &&
@@ -423,8 +425,8 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
     return false;
 }
 
-/* Return true if a connection is a member's first one in a creation of the family that has no slot
- * here. */
+/* Return true if this is a member's first connection for a creation of the family, and that
+ * creation has no slot here. */
 static bool begins_creation(const ddl_endpoint *endpoint, const ddl__pending_conn *conn,
                             ddl__digest family)
 {
@@ -502,8 +504,8 @@ void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     /* Keep parked connections: they belong to the next comm with this id. If the creation failed,
-     * drop connections that arrived before the failure; ddl__control_dial reports that attempt to
-     * the other members. */
+     * drop the connections that arrived before the failure: their dialers (ddl__control_dial)
+     * report the failed attempt to the other members. */
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
         bool parked = !is_late(&conn->inbound.received.hello) && !conn->peer_left;

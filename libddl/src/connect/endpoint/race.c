@@ -77,9 +77,9 @@ static unsigned count_dialed(const ddl__race *race, unsigned n)
     return count;
 }
 
-/* Start the attempts that are due. The chosen paths are tried at once. Then, until one answers,
- * another path is tried whenever all have failed or the head start of the last path is over. Sets
- * `ended`. */
+/* Start the attempts that are due. The chosen paths are tried at once. Until one answers, another
+ * path is tried when all previous ones have failed, or when the head start of the last one is over.
+ * Sets `ended`. */
 static void advance(ddl_endpoint *endpoint, ddl__race *race, int64_t deadline)
 {
     int64_t now = ddl__now();
@@ -123,8 +123,8 @@ static void record(ddl_endpoint *endpoint, ddl__race *race)
     }
 }
 
-/* Keep the connection of the first path that has one, and sort the paths: first the paths that
- * answered, then the paths without a result, then the failed paths. */
+/* Keep the connection over the first path that has one, and sort the paths: first those that
+ * answered, then those without a result, then the failed ones. */
 static void conclude(ddl_endpoint *endpoint, ddl__race *race)
 {
     static const ddl__path_state order[] = {DDL__PATH_CONNECTED, DDL__PATH_UNTRIED,

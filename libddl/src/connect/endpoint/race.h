@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* race.h - connects to several endpoints at once, and to each over several paths. A path that leads
- * nowhere delays only the first creation of an endpoint's comms, by DDL__PATH_LEAD, because
+/* race.h - connects to several endpoints at once, and to each over several paths. A path that does
+ * not work delays only the endpoint's first creation of a comm, by DDL__PATH_LEAD, because
  * path_memory.h records which paths answer. */
 #ifndef DDL_CONNECT_RACE_H
 #define DDL_CONNECT_RACE_H

@@ -9,8 +9,9 @@
 /* The limit: this many refused clients per second on average, and this many at once. */
 enum { DDL__RATE_LIMIT_PER_SECOND = 50, DDL__RATE_LIMIT_BURST = 64 };
 
-/* A leaky bucket: each refused client adds its share of a second to `until`. The level is bounded,
- * so a long flood is forgotten as soon as a short one. Zero-initialized. */
+/* A leaky bucket: each refused client delays `until` by the inverse of the average rate. The level
+ * is bounded, so after a long flood the bucket is empty as soon as after a short one.
+ * Zero-initialized. */
 typedef struct ddl__rate_limit {
     int64_t until; /* the time when the bucket is empty */
 } ddl__rate_limit;

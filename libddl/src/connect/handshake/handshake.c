@@ -155,7 +155,7 @@ ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to,
     return hello;
 }
 
-/* Check the head first: a peer that does not speak our protocol may never send the rest. */
+/* Check the head first: a peer that does not use this protocol may never send the rest. */
 static ddl_status receive_hello_answer(int fd, ddl__hello *answer, int64_t deadline)
 {
     if (!ddl__recv_all(fd, answer, DDL__HELLO_HEAD, deadline))
@@ -194,8 +194,8 @@ ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, 
     ddl_status status = DDL_ESYSTEM;
     if (hello_draw_nonce(job, hello) &&
         ddl__session_begin(job, hello, &no_challenge, session, message.proof)) {
-        /* Send both in one piece: TCP would delay a second piece until the first is acknowledged.
-         * But a descriptor must accompany the proof alone. */
+        /* Send the hello and the proof in one piece: TCP would delay a second piece until the first
+         * is acknowledged. But if there is a descriptor, it must be attached to the proof alone. */
         message.hello = *hello;
         size_t first = passed >= 0 ? sizeof message.hello : 0;
         bool sent = (!first || ddl__send_all(fd, &message, first, deadline)) &&
@@ -214,7 +214,8 @@ ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
 {
     ddl__hello answer;
     ddl_status status = receive_hello_answer(fd, &answer, deadline);
-    *handed_over = status != DDL_EREFUSED; /* a peer that refuses does not take over the pointer */
+    *handed_over = status != DDL_EREFUSED; /* a peer that refuses does not take over the reference
+                                              that the hello carries */
     if (status == DDL_OK && !ddl__answer_is_proven(job, session, DDL__AUTH_ADMISSION, &answer))
         status = ddl__fail(DDL_EREFUSED, "it does not know the job's secret");
     return status;
@@ -247,7 +248,7 @@ ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hell
 static void inbound_send(const ddl__inbound *inbound, const ddl__hello *answer)
 {
     ddl__send_all(inbound->fd, answer, sizeof *answer,
-                  0); /* this always fits the buffer of a new connection */
+                  0); /* the answer always fits the buffer of a new connection */
 }
 
 static void inbound_refuse(const ddl__inbound *inbound, const char *why)
@@ -325,8 +326,8 @@ static ddl__inbound_event inbound_verify(const ddl__job *job, ddl__inbound *inbo
     return DDL__INBOUND_REFUSED;
 }
 
-/* Receive more, up to `want` bytes in all. Returns the number of new bytes, 0 at the end of the
- * connection, or -1 with errno. */
+/* Receive more bytes of a message, up to `want` bytes in total. Return the number of new bytes, 0
+ * at the end of the connection, or -1 with errno. */
 static ssize_t inbound_receive(ddl__inbound *inbound, size_t want)
 {
     bool has_fd;
@@ -346,8 +347,9 @@ static ssize_t inbound_receive(ddl__inbound *inbound, size_t want)
     return -1;
 }
 
-/* Receive like inbound_receive, but also return 0 if the peer has closed a unix socket. The last
- * bytes may have arrived between the first attempt and the check, so it receives twice. */
+/* Receive like inbound_receive, but also return 0 if the peer has closed a unix socket. Its last
+ * bytes may have arrived between the first attempt and the check, so receive once more after the
+ * check. */
 static ssize_t inbound_receive_or_end(ddl__inbound *inbound, size_t want)
 {
     ssize_t n = inbound_receive(inbound, want);

@@ -38,8 +38,9 @@ ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts);
 void ddl__job_close(ddl__job *job);
 
 /* The state of two ends that have proven the secret to each other. The holder of a session owns its
- * key and must end the session on every path. A seal derives its own keys, so it outlives the
- * session. A copy belongs to its receiver; the holder of the original still ends the original. */
+ * key, and must end the session in any case, even after an error. A seal derives its own keys, so
+ * it may outlive the session. If a session is copied, the receiver ends the copy, and the holder of
+ * the original ends the original. */
 typedef struct ddl__session {
     unsigned char key[DDL__KEY];
 } ddl__session;
@@ -90,28 +91,28 @@ ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to,
 ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, int passed,
                                 int64_t deadline, ddl__session *session);
 
-/* Wait until the endpoint has admitted us. Sets *handed_over, even on failure: true if the peer now
- * owns the reference that the hello carries. */
+/* Wait until the endpoint has admitted this rank. *handed_over is set even on failure; it is true
+ * if the peer now owns the reference that the hello carries. */
 ddl_status ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
                                  const ddl__session *session, bool *handed_over);
 
-/* Run the whole handshake, with a challenge. Returns when the endpoint has admitted us. The caller
- * ends the session, even on failure. */
+/* Run the whole handshake, with a challenge. Returns when the endpoint has admitted this rank. The
+ * caller ends the session, even on failure. */
 ddl_status ddl__handshake_initiate(const ddl__job *job, int fd, ddl__hello *hello, int64_t deadline,
                                    ddl__session *session);
 
 /* ---- the dialed side, which never blocks ---- */
 
 /* The handshake of an incoming connection. Zero-initialize it, except fd and passed. Set passed to
- * -1, or to a descriptor whose number is reserved for the descriptor that the proof may carry.
- * Nothing is consumed from a unix socket (`local`) before the proof is verified (see closer.h), so
- * watch that socket edge-triggered. */
+ * -1, or to a descriptor whose number is reserved for the descriptor that the proof may carry. Data
+ * of a unix socket (`local`) is only peeked at until the proof is verified (see closer.h), so such
+ * a socket must be watched edge-triggered. */
 typedef struct ddl__inbound {
     int fd, passed; /* passed: the descriptor that was sent with the proof, or -1 */
     bool local;
     ddl__replay_guard *replay_guard; /* records numbered hellos; NULL: challenge all hellos */
     size_t have;                     /* number of bytes in `received` */
-    bool welcome;                    /* the hello was not refused: waiting for the proof */
+    bool welcome;                    /* the hello was not refused, and the proof is awaited */
     struct {
         ddl__hello hello;
         unsigned char proof[DDL__KEY];

@@ -7,7 +7,7 @@
 #include "base/crypto.h"
 #include "base/digest.h"
 
-#define DDL__PROTOCOL 18 /* a macro, so that api_comm.c can put it in a string */
+#define DDL__PROTOCOL 18 /* a macro, so that api_comm.c can include it in a string */
 enum { DDL__HELLO_MAGIC = 0x6c646468 };
 
 /* The purpose of the connection. Over TCP, a pair of ranks first opens the link's own connection,
@@ -67,7 +67,7 @@ typedef struct ddl__hello {
     unsigned char proof[DDL__KEY];
 } ddl__hello;
 
-/* Swapped magic numbers in messages and addresses reveal a host with the other byte order. */
+/* The error for a message or an address whose magic number has its bytes swapped. */
 #define DDL__OTHER_ENDIAN "its byte order is not ours: all hosts of a job must be little-endian"
 
 /* The length of the part that shows if a message is a readable hello. */
@@ -76,7 +76,8 @@ enum { DDL__HELLO_HEAD = 8 };
 /* Return an answer to `hello`. */
 ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const char *text);
 
-/* Check that we can read a hello, from its head only. Sets the message, naming both versions. */
+/* Check, from the head of a hello only, that this libddl can read it. On failure, the message names
+ * both versions. */
 ddl_status ddl__hello_check(const ddl__hello *hello);
 
 #endif

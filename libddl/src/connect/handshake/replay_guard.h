@@ -9,7 +9,7 @@
 
 #include "base/digest.h"
 
-/* A hello may arrive after this many later hellos of its dialer. */
+/* A hello is accepted if at most this many later hellos of its dialer have arrived before it. */
 enum { DDL__REPLAY_GUARD_LAST = 32 };
 
 typedef struct ddl__replay_guard {

@@ -11,8 +11,8 @@
 
 #include "connect/endpoint/endpoint.h"
 
-/* The record that a client sends after the handshake, followed by a proof, and the first record
- * that it receives. */
+/* The record that a client sends after the handshake, followed by a proof. The first answer that
+ * the client receives is such a record, too. */
 enum { DDL__RECORD_MAGIC = 0x6c646472 };
 
 typedef struct ddl__rendezvous_record {
@@ -33,7 +33,7 @@ typedef struct ddl__rendezvous_plan {
     ddl_endpoint *endpoint;
     char host[256], port[8]; /* host and port of the URL */
     int rank, size;
-    ddl__rendezvous_record own; /* with the list's id, once it is known */
+    ddl__rendezvous_record own; /* this rank's record, with the list's id once that is known */
     unsigned char *list; /* the result, owned by the caller: each rank's address after its length */
     size_t list_bytes;
     int64_t begun, deadline;

@@ -13,8 +13,8 @@
 
 enum {
     RETRY_US = 20000,
-    RETRIES =
-        20 /* number of attempts if rank 0 closes connections because it has too many clients */
+    RETRIES = 20 /* maximum number of attempts while rank 0 closes connections because it has too
+                    many clients */
 };
 
 /* Warn, once, that rank 0 has not answered yet. */
@@ -31,7 +31,8 @@ static void client_warn(ddl__rendezvous_plan *p, const char *why)
              p->host, p->port, why);
 }
 
-/* Return the deadline of one attempt: in time for the warning, but not below a minimum. */
+/* Return the deadline of one attempt: the time of the warning, or a later time if that is too early
+ * for an answer. */
 static int64_t attempt_deadline(const ddl__rendezvous_plan *p)
 {
     int64_t least = ddl__now() + DDL__ATTEMPT_LEAST;
@@ -100,8 +101,8 @@ static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitt
     return status;
 }
 
-/* If very many clients connect at once, rank 0 closes connections that are not authenticated yet.
- * Their clients try again. */
+/* If very many clients connect at once, rank 0 closes connections that are not authenticated yet,
+ * and the clients try again. */
 ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *p)
 {
     char why[128];

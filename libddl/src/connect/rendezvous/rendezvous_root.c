@@ -14,7 +14,7 @@
 
 enum {
     CLIENTS_MAX = 256,        /* largest number of clients without a complete record */
-    STATE_MAX = 600,          /* length of the list of present and missing ranks */
+    STATE_MAX = 600,          /* bytes of the text that lists the present and the missing ranks */
     REFUSALS_LOGGED_MAX = 16, /* largest number of different refusals that are logged */
     NO_ROOM_US = 10000        /* pause before the next accept if no descriptor is free */
 };
@@ -44,7 +44,7 @@ typedef struct rendezvous_root {
     bool short_of_descriptors; /* a warning about the lack of descriptors was logged */
 } rendezvous_root;
 
-/* Close the connection and free its place. */
+/* Close the connection, and free its entry in the table. */
 static void client_close(client **place)
 {
     client *peer = *place;
@@ -62,7 +62,7 @@ static const char *root_host(const rendezvous_root *root)
     return ddl__endpoint_address(root->plan->endpoint)->host;
 }
 
-/* If this rank has closed its connection, free its place and return true. */
+/* If this rank has closed its connection, drop it and return true. */
 static bool root_drop_if_left(rendezvous_root *root, int rank)
 {
     char byte;

@@ -4,8 +4,9 @@
  * multiple of r's lowest bit. Rank 0 names each rank's giver. The rank requests the list at the
  * giver's endpoint.
  *
- * A giver does not wait for a rank whose endpoint has been closed: the creation of the comm, which
- * follows, reports that. It warns of a rank that exists but does not request the list. */
+ * A giver does not wait for a rank whose endpoint has been closed, because the creation of the
+ * comm, which follows, reports this. It logs a warning about a rank that exists but does not
+ * request the list. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

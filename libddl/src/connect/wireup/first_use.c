@@ -6,18 +6,19 @@
  * waits for the higher rank's connection. The lower rank always accepts a connection, and drops its
  * own attempt. So exactly one connection becomes the link, at both ends.
  *
- * `lock` guards the state of every pair. Under it, a link gets its connection or lapses (closes
+ * `lock` guards the state of every pair. Under it, a link gets its connection or lapses (is closed
  * unopened), whichever comes first. A thread of the comm dials one link after the other, with the
- * lock released. The thread that has read the dialer's proof accepts (accept_link, under the
- * endpoint's lock). It never waits, so ranks cannot wait for each other. Lock order: the locks of
- * links, the endpoint and the failure detector come before `lock`; the lock of a link's arrival
- * comes after it. Nothing is sent before both ends have proven the secret (handshake.h).
+ * lock released. The thread that has read a dialer's proof accepts the connection (accept_link,
+ * under the endpoint's lock). It never waits, so ranks cannot deadlock by waiting for each other.
+ * Lock order: the locks of links, the endpoint and the failure detector come before `lock`; the
+ * lock of a link's arrival comes after it. Nothing is sent before both ends have proven the secret
+ * (handshake.h).
  *
  * A member may die or leave while its link is being opened. Data is sent only over a connection
  * that the receiver has accepted. Therefore a link that neither end dials lapses at once. A link
- * that this rank dials lapses when the dial has failed, or DDL__LEFT_AFTER later, because the
- * answer may be on its way, with data behind it. A peer that cannot be reached, but is not found
- * dead, ends the comm after DDL__FIRST_USE_LIMIT. */
+ * that this rank dials lapses when dialing has failed, or DDL__LEFT_AFTER later, because the peer's
+ * answer, followed by data, may still arrive. A peer that cannot be reached, but is not found dead,
+ * ends the comm after DDL__FIRST_USE_LIMIT. */
 #include "connect/wireup/first_use.h"
 
 #include <errno.h>
@@ -38,7 +39,8 @@
 #include "net/socket.h"
 
 typedef enum use_state {
-    NOT_ADDED, /* opened when the comm was created, or shares the pair's first connection */
+    NOT_ADDED, /* the link was opened when the comm was created, or uses the connection of the
+                  pair's first link */
     UNUSED,
     ASKED,   /* this rank must dial */
     DIALING, /* this rank is dialing */
@@ -209,7 +211,7 @@ static void use_open(link_use *u, const opening *o)
         ddl__tcp_link_connect(u->link, o->fd, name, o->seal);
     u->use->events.opened(u->use->events.engine, u->link,
                           u->shared ? ddl__arena_bell(w->arena) : o->fd);
-    if (u->shared) /* both ranks have mapped the memory: the connection has no other use */
+    if (u->shared) /* both ranks have mapped the memory, so the connection is no longer needed */
         close(o->fd);
 }
 
@@ -328,8 +330,8 @@ static void use_dial(link_use *u)
         ddl__dial_cancel(&d);
         if (passed >= 0)
             close(passed);
-        if (status == DDL_ETIMEDOUT) /* do not give up: the peer was reached, and the failure
-                                        detector monitors it */
+        if (status == DDL_ETIMEDOUT) /* continue: the peer was reached, and the failure detector
+                                        monitors it */
             limit = ddl__now() + DDL__FIRST_USE_LIMIT;
         /* After DDL_OK the peer has opened its end, and refuses another connection. */
         if (!settled && (status == DDL_OK || ddl__now() > limit)) {

@@ -19,7 +19,7 @@ static bool is_final(ddl_status status)
            status == DDL_EMINORITY || status == DDL_ESTATE;
 }
 
-/* Wait for an answer. Returns false at the deadline, or when the target says not to continue. */
+/* Wait for an answer. Return false at the deadline, or when target->goes_on returns false. */
 static bool await_answer(const ddl__late_target *target, int fd, int64_t deadline)
 {
     while (target->goes_on(target->context) && ddl__now() < deadline) {
@@ -31,14 +31,14 @@ static bool await_answer(const ddl__late_target *target, int fd, int64_t deadlin
     return false;
 }
 
-/* Receive the answer of the peer's comm, after the peer's endpoint has admitted us. */
+/* Receive the answer of the peer's comm, after the peer's endpoint has admitted this rank. */
 static ddl_status receive_answer(const ddl__late_target *target, const ddl__dial_attempt *d)
 {
     const ddl__job *job = ddl__endpoint_job(target->wireup->endpoint);
     ddl__hello answer;
     if (!await_answer(target, d->fd, DDL__NEVER))
         return DDL_ETIMEDOUT;
-    if (target->passed) { /* free the reserved number for the received descriptor */
+    if (target->passed) { /* free a descriptor number for the received descriptor */
         close(*target->passed);
         *target->passed = -1;
     }
@@ -113,7 +113,8 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
         bool is_needed = target->passed || d->error == ECONNREFUSED;
         if (is_needed || is_final(local) || local == DDL_ETIMEDOUT)
             return local;
-        /* use TCP instead, for example if containers of one host have different users */
+        /* use TCP, because a unix socket may not work, for example between containers of different
+         * users on one host */
         ddl__dial_cancel(d);
     }
     ddl__paths paths = ddl__endpoint_paths(w->endpoint, &w->addresses[target->peer]);

@@ -14,8 +14,9 @@ typedef struct ddl__late_target {
     unsigned lane;
     bool (*goes_on)(void *context); /* called repeatedly; returns false to stop the attempt */
     void *context;
-    int *passed; /* in: a descriptor that reserves a number, or -1; out: the descriptor received
-                    with the answer. NULL: none is expected */
+    int *passed; /* in: a placeholder, which is closed just before the answer is received, so that a
+                    descriptor number is free. Out: the descriptor received with the answer, or -1.
+                    NULL: none is expected */
 } ddl__late_target;
 
 /* Dial the peer over each path in turn, and wait for the answer of its comm. Returns

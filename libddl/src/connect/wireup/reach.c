@@ -26,7 +26,7 @@ void ddl__reach_end(ddl__reach *reach)
         hang_up(&reach->fds[i]);
 }
 
-/* Start to connect on a path. Returns EINPROGRESS or another error. */
+/* Start to connect over path i. Return EINPROGRESS, or another errno on failure. */
 static int dial(const ddl__wireup *w, ddl__reach *reach, unsigned i)
 {
     struct rlimit limit;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reach.h - tests if a member can be reached: one of its addresses accepts or refuses a connection.
- * There is no handshake, and no call blocks. So a caller can try many members at once. */
+ * There is no handshake, and no call blocks, so a caller can try many members at once. */
 #ifndef DDL_CONNECT_REACH_H
 #define DDL_CONNECT_REACH_H
 
@@ -18,7 +18,7 @@ typedef struct ddl__reach {
 void ddl__reach_begin(const ddl__wireup *wireup, ddl__reach *reach);
 
 /* Check for an answer. Paths that failed without an answer are tried again. While this process has
- * no descriptors to spare, nothing is known, so `since` is set to the current time. */
+ * too few free descriptors, the member cannot be tried, so `since` is set to the current time. */
 void ddl__reach_poll(const ddl__wireup *wireup, ddl__reach *reach);
 
 /* Close the connections. */

@@ -54,8 +54,8 @@ static int connect_local(const ddl__wireup *w, int peer, bool *here, ddl_status 
     return -1;
 }
 
-/* Start the handshake over the peer's unix socket. Returns DDL_EUNREACHABLE if there is none, or if
- * sharing memory over it is not allowed. */
+/* Start the handshake over the peer's unix socket. Return DDL_EUNREACHABLE if the peer has no unix
+ * socket on this host, or if the comm may not share memory with it. */
 static ddl_status dial_local(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl_status status = DDL_OK;
@@ -135,8 +135,8 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
         if (status == DDL_OK)
             status = peer_join_local(w, peer, &a->attempt);
     }
-    /* After a member has failed, another transport does not help. A connection that was dialed is
-     * still completed, since it may have been answered. */
+    /* After a member has failed, another transport does not help. But a connection that was dialed
+     * is still completed, because the peer may have answered. */
     if (ddl__creation_is_told(w->creation) && a->attempt.fd < 0)
         return status;
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && w->kinds & DDL_LINK_TCP) {
@@ -178,8 +178,8 @@ static ddl_status make_late_pairs(const ddl__wireup *w)
     return DDL_OK;
 }
 
-/* After this rank failed while waiting for a lower rank, complete the connections that have been
- * answered since. The reason is then sent over them. */
+/* After this rank has failed while waiting for a lower rank, complete the other connections that
+ * have been answered meanwhile, so that the reason can be sent over them. */
 static ddl_status join_rest(const ddl__wireup *w, ddl__peer_dial *all, int first, ddl_status status)
 {
     char why[DDL__MESSAGE_MAX];
@@ -234,7 +234,7 @@ static ddl_status dial_lower(const ddl__wireup *w)
         all[peer].attempt.fd = all[peer].messages.fd = -1;
     ddl_status status = dial_all_lower(w, all);
     for (int peer = 0; peer < w->rank; peer++) {
-        ddl__dial_cancel(&all[peer].attempt); /* the peer owns an arena that was passed */
+        ddl__dial_cancel(&all[peer].attempt); /* a passed arena is the peer's */
         ddl__dial_cancel(&all[peer].messages);
     }
     free(all);
@@ -259,8 +259,8 @@ ddl_status ddl__wireup_find_reason(const ddl__wireup *w, ddl_status lost)
         if (status != DDL_OK)
             return status;
     }
-    /* The lost member reached its own time limit shortly before this rank: it is not the missing
-     * member. */
+    /* The lost member has only reached its own time limit shortly before this rank, so it is not
+     * the missing member. */
     bool is_late = w->links && ddl__creation_is_late(w->creation, ddl__now());
     return is_late ? ddl__wireup_fail_late(w, lost) : lost;
 }

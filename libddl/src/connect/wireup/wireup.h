@@ -40,7 +40,7 @@ typedef struct ddl__wireup {
     uint32_t kinds; /* allowed kinds of links, as ddl_link_kind bits */
     bool has_cores; /* each member on this host has a core */
     int64_t begun, deadline;
-    const ddl__until *until; /* the checks while waiting, with the same deadline; or NULL */
+    const ddl__until *until; /* the checks to make while waiting, with the same deadline; or NULL */
     int64_t
         *warn_at; /* when to warn about missing ranks; DDL__NEVER: no warning, or it was given */
     ddl__arena *arena; /* the arena of this rank, if shared memory is allowed */
@@ -53,7 +53,8 @@ typedef struct ddl__wireup {
     int lost; /* the member whose link was lost first, if an engine owns the links; or -1 */
 } ddl__wireup;
 
-/* Dial the lower ranks, accept the higher ones. On failure the links made so far stay in links. */
+/* Dial the lower ranks, and accept the higher ones. On failure, the links created so far stay in
+ * wireup->links and wireup->messages. */
 ddl_status ddl__wireup_run(const ddl__wireup *wireup);
 
 /* Look for the reason after a member was lost or could not be reached, and the operation failed
@@ -62,8 +63,9 @@ ddl_status ddl__wireup_run(const ddl__wireup *wireup);
  * the links already. */
 ddl_status ddl__wireup_find_reason(const ddl__wireup *wireup, ddl_status lost);
 
-/* Check once if a loss has another reason than a death. If the result is not DDL_OK, the creation
- * fails for that reason. Sets *is_over once no other reason is expected any more. */
+/* Check once whether a member was lost for another reason than its death. If the result is not
+ * DDL_OK, the creation fails for that reason. *is_over is set to true when no such reason is
+ * expected any more. */
 ddl_status ddl__wireup_look_for_reason(const ddl__wireup *wireup, bool *is_over);
 
 /* Send the other members the reason why this member cannot create the comm. The reason is this

@@ -52,7 +52,7 @@ static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *h
     return w->kinds & link_kind ? NULL : "this kind of link is not allowed here";
 }
 
-/* Send the member its answer, with our arena. */
+/* Send the member its answer, with this rank's arena. */
 static bool send_member_answer(const ddl__wireup *w, const ddl__accepted *accepted,
                                const char *refusal, ddl__hello *answer)
 {
@@ -127,8 +127,8 @@ typedef struct search {
     int64_t at, interval;
 } search;
 
-/* Return true if no higher rank has connected. A higher rank that has connected dials the ranks
- * that are missing here, or searches for them itself. */
+/* Return true if no higher rank has connected, so that this rank must search. A higher rank that
+ * has connected to this rank dials the missing ranks, or searches for them itself. */
 static bool is_first_to_search(const ddl__wireup *w)
 {
     for (int peer = w->rank + 1; peer < w->size; peer++)
@@ -137,8 +137,8 @@ static bool is_first_to_search(const ddl__wireup *w)
     return true;
 }
 
-/* Return true if the peer's unix socket, if it is on this host, and all its addresses refuse
- * connections. Accepts members meanwhile. *status is not DDL_OK if the creation has failed. */
+/* Return true if all addresses of the peer refuse connections, and its unix socket, too, if it is
+ * on this host. Accepts members meanwhile. *status is not DDL_OK if the creation has failed. */
 static bool refuses_all(const ddl__wireup *w, int peer, ddl_status *status)
 {
     struct sockaddr_storage to;

@@ -151,8 +151,8 @@ static void warn_missing(const ddl__wireup *w)
         named > 1 ? "s" : "", missing);
 }
 
-/* Return true if a member has closed its control connection. Report that to the link, if it cannot
- * detect it itself. */
+/* Return true if a member has closed its control connection. If the member's link cannot detect the
+ * end of the process, report it to the link. */
 static bool pair_has_ended(const ddl__wireup *w, int peer)
 {
     const ddl__control_dial *control = &w->controls[peer];
@@ -206,9 +206,9 @@ static ddl_status check_notices(const ddl__wireup *w)
                      w->addresses[failure.from].host, failure.text);
 }
 
-/* Return true if this rank has no open link to the member. If an engine owns the links, all members
- * were connected, and only w->lost is missing. Any other member may have completed this creation
- * and begun the next one. */
+/* Return true if this rank has no open link to the member. If an engine already owns the links, all
+ * members had connected, and only w->lost counts as missing: any other member may have completed
+ * this creation and started the next one. */
 static bool is_missing(const void *context, int rank)
 {
     const ddl__wireup *w = context;
@@ -219,8 +219,8 @@ static bool is_missing(const void *context, int rank)
     return !w->links[rank] || w->links[rank]->state != DDL__LINK_OPEN;
 }
 
-/* Fail if a member that is missing here has connected for a later creation: it will not join this
- * one. */
+/* Fail if a member without a link to this rank has connected for a later creation, because it will
+ * not join this one. */
 static ddl_status check_superseded(const ddl__wireup *w)
 {
     int member;
@@ -278,7 +278,7 @@ static ddl_status check_cause(const ddl__wireup *w, ddl__creation_cause cause)
     return DDL_OK;
 }
 
-/* Check for the causes of failure in the order of their priority, up to `last`. */
+/* Check for the causes of failure in the order of their priority, up to and including `last`. */
 static ddl_status check_causes(const ddl__wireup *w, ddl__creation_cause last)
 {
     ddl_status status = DDL_OK;
@@ -298,8 +298,8 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
     return check_causes(w, DDL__CREATION_LOST);
 }
 
-/* Wait for the answer of the peer's comm as long as no member fails. Answer higher ranks meanwhile;
- * otherwise they would report this rank as the missing one. */
+/* Wait for the answer of the peer's comm while no member fails. Meanwhile, answer the higher ranks,
+ * which would otherwise report this rank as missing. */
 static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
     ddl__until until = ddl__wireup_until(w, DDL__NEVER);
@@ -330,7 +330,7 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
         return status;
     if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, w->deadline)) {
         int error = errno;
-        status = ddl__wireup_check_members(w); /* the peer may have sent the reason */
+        status = ddl__wireup_check_members(w); /* check whether the peer has sent the reason */
         if (status != DDL_OK)
             return status;
         errno = error;

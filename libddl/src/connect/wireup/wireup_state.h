@@ -10,7 +10,7 @@
 #include "connect/addresses/discover.h"
 #include "connect/wireup/wireup.h"
 
-/* A connection to a peer, over which our hello and proof were sent. */
+/* A connection to a peer over which this rank has sent its hello and proof. */
 typedef struct ddl__dial_attempt {
     int fd;    /* -1: none */
     int error; /* the errno of a failure to connect, or to wait for an answer */
@@ -23,7 +23,8 @@ typedef struct ddl__dial_attempt {
 typedef struct ddl__peer_dial {
     ddl__dial_attempt attempt;
     ddl__dial_attempt messages; /* the connection for messages, if the links have no lanes */
-    bool local, tcp; /* the transport that was started; tcp: messages have their own connections */
+    bool local, tcp; /* the transport over which dialing was started; tcp: messages have their own
+                        connections */
     bool first_use;  /* tcp: only the pair's control connection, no links yet */
     bool peer_is_local; /* the peer has a unix socket on this host */
     bool was_accepted;  /* tcp: a connection was made */
@@ -66,7 +67,7 @@ ddl__hello ddl__wireup_hello(const ddl__wireup *w, int peer, uint8_t kind);
 
 void ddl__dial_cancel(ddl__dial_attempt *d);
 
-/* Start the handshake and pass our arena; do not wait for an answer. Takes over fd. */
+/* Start the handshake, and pass this rank's arena. Does not wait for an answer. Takes over fd. */
 ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
                            const ddl__hello *hello);
 
@@ -75,7 +76,8 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
  * links. */
 ddl__until ddl__wireup_until(const ddl__wireup *w, int64_t limit);
 
-/* Return true if only one path has failed, so others may be tried. Otherwise the creation fails. */
+/* Return true if this status is only the failure of a path, so that other paths may be tried.
+ * Otherwise the creation fails. */
 static inline bool ddl__is_path_failure(const ddl__wireup *w, ddl_status status)
 {
     bool is_told = w->creation && ddl__creation_is_told(w->creation);
@@ -94,8 +96,8 @@ bool ddl__wireup_is_connected(const ddl__wireup *w, int peer);
 enum { DDL__MISSING_TEXT = 400 };
 int ddl__wireup_describe_missing(const ddl__wireup *w, char text[DDL__MISSING_TEXT]);
 
-/* Fail with DDL_ETIMEDOUT and name the missing ranks. If none is missing, and `otherwise` is an
- * error (its message is set), return that. */
+/* Fail with DDL_ETIMEDOUT, and name the missing ranks in the message. But if no rank is missing and
+ * `otherwise` is an error, whose message is set, return `otherwise`. */
 ddl_status ddl__wireup_fail_late(const ddl__wireup *w, ddl_status otherwise);
 
 /* Fail if waiting is pointless (until.h), if a member has reported that it cannot create the comm,
@@ -111,7 +113,7 @@ ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d);
 
 /* ---- wireup_tcp.c ---- */
 
-/* The ends of a path to a member. The local end is an address, or any if is_bound is false. */
+/* The ends of a path to a member. If is_bound is false, the local end may be any address. */
 typedef struct ddl__path_ends {
     bool is_bound;
     socklen_t length; /* length of each address */

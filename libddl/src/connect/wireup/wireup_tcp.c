@@ -99,8 +99,8 @@ static ddl_status start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a
     return ddl__is_path_failure(w, status) ? DDL_OK : status;
 }
 
-/* Report to `until` that no address of the peer has answered. Do not report it after the deadline
- * of the creation: the time may have been too short for an answer. */
+/* Report to `until` that no address of the peer has answered. Nothing is reported after the
+ * deadline of the creation, because the time may have been too short for an answer. */
 static void report_unreachable(const ddl__wireup *w, int peer, bool was_accepted, int error)
 {
     bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH;
