@@ -20,8 +20,9 @@
 #include "membership/creation.h"
 
 enum {
-    /* Messages and named operations use one ring for each pair. Half of a ring may be published. In
-     * small rings, large operations would take more turns. */
+    /* Messages and named operations use a separate ring for each pair of ranks. At most half of a
+     * ring may be published at a time. If the rings were smaller, large operations would take more
+     * turns. */
     MESSAGES_BYTES = 8 * 1024 * 1024, /* bytes of the message rings for all peers of a rank */
     MESSAGE_MOST = DDL__RING,         /* largest message ring for one peer */
     MESSAGE_LEAST = 512 * 1024,       /* smallest message ring for one peer */
@@ -44,8 +45,8 @@ static size_t message_bytes(size_t size)
     return bytes;
 }
 
-/* Return the id of a comm without its number. The endpoints' ids are random, so no other job has
- * the same list. */
+/* Return the id of a comm, without the number of its creation. The endpoints' ids are random, so no
+ * other job has the same list of members. */
 static ddl__comm_id family_id(const ddl__address *addresses, int size, ddl__digest parent,
                               const ddl_comm_config *config)
 {
@@ -111,8 +112,8 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
     const uint32_t sharing = DDL_LINK_SHM | DDL_LINK_INPROC;
     size_t size = (size_t)comm->size;
     ddl__location here = comm->layout.location;
-    /* The ring does not stay in a cache if there is no arena, if there are several hosts, or if
-     * ranks share cores. */
+    /* A cache size of 0 means that the ring does not stay in a cache. That is so without an arena,
+     * with several hosts, or if ranks share cores. */
     comm->layout.location.cache = 0;
     if (size == 1 || !(*kinds & sharing))
         return DDL_OK;
@@ -256,9 +257,9 @@ typedef struct last_steps {
     ddl__wireup *wireup;
 } last_steps;
 
-/* Fail if the comm cannot be created any more. If a link has ended without a reason, look for the
- * reason elsewhere. If none is found in time, the member counts as dead, and the engine ends the
- * comm. */
+/* Fail if the comm can no longer be created. If a link has ended without a reason, look for the
+ * reason elsewhere. If no reason is found in time, the member counts as dead, and the engine ends
+ * the comm. */
 static ddl_status check_last_steps(void *context)
 {
     const last_steps *steps = context;
@@ -383,8 +384,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
                                           wireup.kinds);
     if (status == DDL_OK)
         status = ddl__endpoint_open_slot(comm->endpoint, &comm->id, &comm->slot);
-    /* DDL_ESTATE: a comm with this id is alive, here and perhaps on other members. It must not
-     * receive this failure. */
+    /* DDL_ESTATE means that a comm with this id is alive, on this rank and perhaps on other
+     * members. That comm must not receive this failure. */
     bool entered = status != DDL_ESTATE;
     wireup.slot = comm->slot;
     if (status == DDL_OK)
@@ -421,21 +422,22 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     wireup.lost = find_lost_member(comm);
     if (status != DDL_OK && wireup.lost >= 0) {
         status = ddl__wireup_find_reason(&wireup, status);
-    } else if (status == DDL_EPEER) { /* another member may have failed because the parent did */
+    } else if (status == DDL_EPEER) { /* the parent may have failed, too */
         bool is_over;
         ddl_status reason = ddl__wireup_look_for_reason(&wireup, &is_over);
         status = reason != DDL_OK ? reason : status;
     }
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
-    /* without a refusal, the end of the connections would arrive before the reason */
+    /* without a refusal, members would notice the end of the connections before they receive the
+     * reason */
     refuse(comm, &wireup, status);
-    if (status != DDL_OK && comm->health) /* this rank may try again, so it is not dead */
+    if (status != DDL_OK && comm->health) /* this rank may try again: not dead */
         ddl__health_abandon(comm->health);
     return status;
 }
 
-/* Free the comm, but not its addresses. */
+/* Close the comm and free it, but not its addresses. */
 static ddl_status tear_down(ddl_comm *comm)
 {
     char difference[DDL__MESSAGE_MAX];

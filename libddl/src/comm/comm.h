@@ -71,13 +71,14 @@ static inline uint32_t ddl__comm_wire(const ddl_comm *comm)
     return comm->never_packs ? DDL_WIRE_F32 : comm->config.wire;
 }
 
-/* If these hosts do not allow wire formats, log this once, on rank 0. */
+/* If a wire format other than f32 is set and these hosts do not allow it, log this once, on rank
+ * 0. */
 void ddl__comm_warn_unpacked(ddl_comm *comm, uint32_t wire);
 
 /* Return a child's config: fields that are 0 are taken from the parent, except tag and epoch. */
 ddl_comm_config ddl__comm_inherit(const ddl_comm *parent, const ddl_comm_config *config);
 
-/* Create a comm from a comm (family.c), with a config of ddl__comm_inherit. */
+/* Create a comm from a comm (family.c), with a config that ddl__comm_inherit has returned. */
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
                             const ddl_comm_config *config, const ddl__until *until,
                             ddl_comm **comm);
@@ -85,7 +86,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
                            ddl_comm **comm);
 ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm);
 
-/* Create a comm of the members of a dead comm that are alive and also call this. */
+/* Create a comm of the surviving members of a dead comm, which all call this function. */
 ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **next);
 
 /* Create the comm of all ranks of the job: exchange addresses at the URL, then create it. */
@@ -120,20 +121,22 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup,
 ddl_status ddl__gather_rows(ddl_comm *comm, void *rows, size_t row, bool counted,
                             const ddl__until *until);
 
-/* Fail with the message set, for a reason that all members find. A member that fails ends the comm,
- * so it first waits, for a second, until the others have found the reason, too. */
+/* Return a failure, whose message is set and whose reason all members find. A member that fails
+ * ends the comm, so first wait for up to a second until the other members have found the reason,
+ * too. */
 ddl_status ddl__fail_together(ddl_comm *comm, ddl_status status, const ddl__until *until);
 
 /* Wait until all members have created the comm, so that the creation fails on all members or on
  * none. A member that fails reports this, and the failure detector already monitors the members. A
- * pair has no third member to wait for, so the exchange of settings is sufficient. */
+ * comm of two members has no third member to wait for, so its exchange of settings is
+ * sufficient. */
 ddl_status ddl__creation_commit(ddl_comm *comm, const ddl__until *until);
 
 /* ---- explore.c ---- */
 
-/* For -mode p: run every operation in growing sizes with each of its candidates. Stores the choices
- * in the comm's layout, equal on all members, and on rank 0 in $DDL_PLAN_FILE. All members call it,
- * with an empty layout.choices; nothing else may run on the comm meanwhile. */
+/* For -mode p: run every kind of operation in growing sizes, with each of its candidate algorithms.
+ * Stores the choices in the comm's layout, equal on all members, and on rank 0 in $DDL_PLAN_FILE.
+ * All members call it, with an empty layout.choices; nothing else may run on the comm meanwhile. */
 ddl_status ddl__explore(ddl_comm *comm, int64_t deadline);
 
 /* ---- report.c ---- */

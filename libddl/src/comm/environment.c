@@ -31,7 +31,7 @@ static const char *text_or_empty(const char *name)
     return text ? text : "";
 }
 
-/* Parse an integer. Return false if the text is not an integer from `least` to `most`. */
+/* Parse an integer. Return false if the text is not an integer between `least` and `most`. */
 static bool parse_whole(const char *text, int64_t least, int64_t most, int64_t *number)
 {
     char *end;
@@ -333,7 +333,7 @@ ddl_status ddl__environment_gpu(uint64_t *direct_bytes, bool *uses_nccl)
     text = ddl__environment_text("DDL_GPU_NCCL");
     if (text && !parse_whole(text, 0, 1, &uses))
         return ddl__fail(DDL_EINVAL, "DDL_GPU_NCCL=\"%s\": must be 1 or 0", text);
-    /* NCCL prefers this variable to the setting in the call */
+    /* for NCCL, this variable overrides the setting in the call */
     const char *blocking = ddl__environment_text("NCCL_COMM_BLOCKING");
     *direct_bytes = (uint64_t)bytes;
     *uses_nccl = uses && !(blocking && !strcmp(blocking, "1"));

@@ -20,7 +20,7 @@ ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DD
 ddl_status ddl__environment_links(uint32_t *links);
 
 /* Read $DDL_OPTIONS, "-mode A:X[xY[xZ[xW]]] -dump_iter N -dbg_level L", and $DDL_TOPOLOGY
- * (topo/topology.h), and find where this process runs. The message of DDL_EINVAL names an invalid
+ * (topo/topology.h), and find where this process runs. The message of DDL_EINVAL names the invalid
  * option, algorithm or number. Options of the original DDL that libddl does not use cause a
  * warning. */
 ddl_status ddl__environment_layout(ddl__layout *layout);

@@ -5,8 +5,9 @@
  * the median of its samples. An all-reduce computes the maximum over the ranks, so all ranks make
  * the same choice. The ranks agree in the same way on the duration and on whether to continue.
  *
- * Two size classes share one measurement, at the size between them. Once the measurements of an
- * operation have taken long enough, larger sizes are not measured: they use the last choice. */
+ * Two adjacent size classes share one measurement, at the size between them. When the measurements
+ * of one kind of operation have taken long enough, larger sizes are no longer measured, but use the
+ * last choice. */
 #include "comm/comm.h"
 
 #include <stdio.h>

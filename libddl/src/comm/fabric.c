@@ -99,14 +99,14 @@ static void fabric_use(ddl_comm *comm)
              ddl__ucx_version(ucx));
 }
 
-/* What a member reports about its probes. */
+/* A member's report about its probes. */
 typedef struct outcome {
     int32_t unreached; /* the first peer that it did not reach, or -1 */
     char why[100];
 } outcome;
 
-/* Probe the peers to which the creation has opened connections. Find the first that is not
- * reached. */
+/* Probe the peers to which the creation has opened connections, and store the first one that was
+ * not reached. */
 static ddl_status fabric_probe(ddl_comm *comm, const ddl__until *until, outcome *found)
 {
     ddl__ucx *ucx = comm->fabric.ucx;
@@ -129,7 +129,8 @@ static ddl_status fabric_probe(ddl_comm *comm, const ddl__until *until, outcome 
     return status;
 }
 
-/* A peer may need this member's UCX to work until it has ended its probes. */
+/* While this member waits for the others, its UCX has to work, because a peer may not have finished
+ * its probes. */
 typedef struct probing {
     ddl__ucx *ucx;
     const ddl__until *until;
@@ -143,8 +144,8 @@ static ddl_status check_and_work(void *context)
     return ddl__until_check(p->until);
 }
 
-/* Probe, and learn whether a member has not reached a peer. *unusable is that member, or -1. `why`
- * has DDL__FABRIC_REASON bytes. */
+/* Probe, and exchange the results. *unusable is the first member that has not reached a peer, or
+ * -1; `why`, of DDL__FABRIC_REASON bytes, is then the reason. */
 static ddl_status fabric_prove(ddl_comm *comm, const ddl__until *until, int *unusable, char *why)
 {
     outcome *all = calloc((size_t)comm->size, sizeof *all);

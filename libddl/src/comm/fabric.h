@@ -10,10 +10,10 @@ enum { DDL__FABRIC_REASON = 300 };
 
 /* This member's UCX settings and UCX object. */
 typedef struct ddl__fabric {
-    bool wanted;                  /* the member's links include ucx */
-    bool required;                /* the links include ucx, but not tcp */
-    ddl__ucx *ucx;                /* NULL if UCX is not usable or not needed */
-    bool given_up;                /* a member did not reach another, here or in a parent comm */
+    bool wanted;   /* the member's links include ucx */
+    bool required; /* the links include ucx, but not tcp */
+    ddl__ucx *ucx; /* NULL if UCX is not usable or not needed */
+    bool given_up; /* a member did not reach another one over UCX, in this comm or in a parent */
     char why[DDL__FABRIC_REASON]; /* the reason why UCX is not usable; "" if not needed */
 } ddl__fabric;
 
@@ -27,8 +27,8 @@ typedef struct ddl__fabric_offer {
 
 struct ddl_comm;
 
-/* Return what a child of a comm with this fabric begins with: a comm whose members did not reach
- * each other has children that use TCP at once. */
+/* Return the initial fabric of a child comm. If the parent's members could not reach each other
+ * over UCX, the child uses TCP from the start. */
 ddl__fabric ddl__fabric_inherit(const ddl__fabric *parent);
 
 /* Open UCX if this member wants it and has a TCP link. */

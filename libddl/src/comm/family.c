@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates comms from a comm. Their members already know each other's addresses. */
+/* Creates comms from an existing comm, whose members already know each other's addresses. */
 #include <stdlib.h>
 
 #include "base/clock.h"

@@ -10,13 +10,13 @@
 #include "comm/environment.h"
 
 enum {
-    /* The rendezvous uses MASTER_PORT plus this offset, because torchrun's store listens at
-     * MASTER_PORT itself. If the sum is not a port, the offset is subtracted instead. */
+    /* The rendezvous uses the port MASTER_PORT plus this offset, because torchrun's store listens
+     * at MASTER_PORT itself. If the sum is not a valid port, the offset is subtracted instead. */
     TORCHRUN_PORT_OFFSET = 17,
     /* srun sets no port: use one of these, below Linux's ephemeral ports. */
     SRUN_FIRST_PORT = 20000,
     SRUN_PORTS = 12000,
-    DIGITS = 10 /* digits of a number, as many as Slurm's job ids have */
+    DIGITS = 10 /* maximum digits of a number: Slurm's job ids have as many */
 };
 
 static bool is_set(const char *name)
@@ -114,7 +114,7 @@ static ddl_status find_ddlrun(ddl__world *world)
  * srun, they count as mpirun's only if MPI_LOCALNRANKS is set, too, which mpirun sets. */
 static bool is_under_mpirun(void)
 {
-    /* mpirun started a torchrun, and its variables are inherited */
+    /* a torchrun that mpirun started: the variables of mpirun are only inherited */
     if (is_set("TORCHELASTIC_RUN_ID"))
         return false;
     if (is_set("OMPI_COMM_WORLD_RANK"))
@@ -219,8 +219,8 @@ static const struct {
     {"srun", 1, {"SLURM_STEP_ID", "SLURM_PROCID"}},
 };
 
-/* Reject an incomplete set of a launcher's variables, with which each process would run alone. The
- * shells of sbatch and salloc may have DDL_RENDEZVOUS, which they export for srun. */
+/* Reject an incomplete set of a launcher's variables, with which each process would run alone. But
+ * DDL_RENDEZVOUS alone is allowed in the shells of sbatch and salloc, which export it for srun. */
 static ddl_status refuse_part(size_t k)
 {
     if (!strcmp(parts[k].launcher, "ddlrun") && ddl__environment_text("SLURM_JOB_ID"))

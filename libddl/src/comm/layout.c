@@ -53,8 +53,8 @@ ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, 
     return DDL_OK;
 }
 
-/* Check that -mode fits the comm. A mode for more ranks is ignored in a comm of only some ranks of
- * the job. */
+/* Check that -mode fits the comm. In a comm of only some of the job's ranks, a mode for more ranks
+ * is ignored. */
 static ddl_status check_mode(const ddl_comm *comm, bool *applies)
 {
     char text[TEXT_MAX];
@@ -123,9 +123,10 @@ static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
     return true;
 }
 
-/* Apply the declared levels. Mode d uses them however the ranks are connected. The other modes
- * apply to the network between hosts: they take the declared levels above the hosts if the proven
- * topology has the same hosts, else they use the proven topology alone. */
+/* Apply the declared levels. Mode d uses them in any case, regardless of how the ranks are
+ * connected. The other modes apply to the network between hosts: they use the declared levels above
+ * the hosts if the proven topology has the same hosts; otherwise they use only the proven
+ * topology. */
 static ddl_status apply_declared(ddl_comm *comm, const ddl__sharing *sharing)
 {
     ddl__topology *proven = NULL, *declared = NULL;
@@ -175,8 +176,8 @@ static void apply_choices(const ddl_comm *comm, char mode)
 
 /* Return the size of a rank's ring. With two ranks, the ring of a core with a large second-level
  * cache stays in that cache, next to the data that the core reduces, and the peer reads the ring
- * from there. Otherwise the ring is so long that the peer reads it from the cache that both cores
- * share, which is faster on other processors. */
+ * from there. Otherwise the ring is longer, and the peer reads it from the cache that both cores
+ * share, which is faster on processors with smaller second-level caches. */
 uint64_t ddl__ring_bytes(const ddl__location *location, int size)
 {
     return size == 2 && location->cache >= DDL__RING_CACHE ? DDL__RING_NEAR : DDL__RING;

@@ -21,7 +21,7 @@ typedef struct ddl__layout {
 } ddl__layout;
 
 enum {
-    /* Bytes of a ring. All of them may be published and unreleased at the same time. */
+    /* The size of a ring in bytes. All of them may be published and unreleased at the same time. */
     DDL__RING = 2 * 1024 * 1024,
     /* Bytes of a ring that stays in a second-level cache. */
     DDL__RING_NEAR = 512 * 1024,
@@ -29,7 +29,7 @@ enum {
     DDL__RING_CACHE = 2 * 1024 * 1024
 };
 
-/* Return the size of the ring with the spans of a rank with this location. */
+/* Return the size of the ring for the spans of a rank with this location. */
 uint64_t ddl__ring_bytes(const ddl__location *location, int size);
 
 /* Fail if another member's settings differ. */

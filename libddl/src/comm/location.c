@@ -87,8 +87,8 @@ static uint64_t find_machine(const char *root)
     return digest.words[0];
 }
 
-/* Return the number + 1 of the NUMA node that has all cores on which this process may run; 0 if
- * there is none. */
+/* Return 1 + the number of the NUMA node that has all cores on which this process may run; 0 if
+ * there is no such node. */
 static uint64_t find_node(const char *root, const cores *own)
 {
     for (int node = 0; node < NODES; node++) {
@@ -102,7 +102,7 @@ static uint64_t find_node(const char *root, const cores *own)
     return 0;
 }
 
-/* Return the bytes of the second-level cache of the first of these cores. */
+/* Return the size in bytes of the second-level cache of the first of these cores. */
 static uint64_t find_cache(const char *root, const cores *own)
 {
     for (int core = 0; core < CORES; core++) {

@@ -6,8 +6,8 @@
 #include "topo/topology.h"
 
 /* Read the location from the system's files under `root` ("" except in tests): the machine, the
- * number of its cores that control groups allow, the cores on which this process may run, the NUMA
- * node that has all of them, and the second-level cache of the first one. Unknown values are 0. */
+ * number of cores that control groups allow, the cores on which this process may run, the NUMA node
+ * that has all of them, and the second-level cache of the first one. Unknown values are 0. */
 ddl__location ddl__location_find(const char *root);
 
 /* Return where this process runs now. The files are read again only if the process was bound to

@@ -48,8 +48,8 @@ static ddl__interface *place_ips(const ddl__address *all, int rank, int size)
     return rank ? all[rank - 1].ips + all[rank - 1].n_ips : (ddl__interface *)(all + size);
 }
 
-/* Share the interfaces of the previous member if they are equal. Most neighbouring ranks are on one
- * host. Unneeded memory is not touched. */
+/* If the member's interfaces equal the previous member's, use the previous member's array, because
+ * most neighbouring ranks are on one host. Memory that is not needed then stays untouched. */
 static void share_ips(ddl__address *one, const ddl__address *before)
 {
     if (one->n_ips == before->n_ips &&

@@ -18,7 +18,7 @@ typedef struct sums {
     double operations, waited, spent[DDL__DIMENSIONS];
 } sums;
 
-/* A report whose times are exchanged while later operations are submitted. */
+/* A report. Its times are exchanged while later operations are already submitted. */
 typedef struct report {
     struct report *next;
     ddl_work *work;
@@ -93,7 +93,8 @@ static sums take_sums(ddl__operation_times *t)
     return since;
 }
 
-/* Log a report. The slowest rank is the one that waited least: the others waited for it. */
+/* Log a report. The slowest rank is the rank that has waited least, because the others have waited
+ * for it. */
 static void report_log(const ddl_comm *comm, const report *r)
 {
     double all = 0, by_level[DDL__DIMENSIONS] = {0}, operations = r->ranks[0].operations;

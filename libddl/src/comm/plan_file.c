@@ -81,7 +81,7 @@ static void copy_others(const char *path, int size, FILE *to)
 ddl_status ddl__plan_file_write(const char *path, int size, const ddl__choices *choices)
 {
     char fresh[4096];
-    /* two comms may write at the same time, so the name is unique */
+    /* write to a file with a unique name, because two comms may write at the same time */
     snprintf(fresh, sizeof fresh, "%s.XXXXXX", path);
     int fd = mkostemp(fresh, O_CLOEXEC);
     FILE *file = fd < 0 || fchmod(fd, 0644) ? NULL : fdopen(fd, "w");

@@ -8,8 +8,8 @@
 #include "engine/calls/describe.h"
 #include "engine/recorder/recorder.h"
 
-/* Add the operations that have started and not ended, oldest first. Returns false if there are
- * none. */
+/* Add the operations that have started and have not ended, the oldest first. Return false if there
+ * are none. */
 static bool add_pending(const ddl__recorder *recorder, ddl__text *to)
 {
     int64_t now = ddl__now();

@@ -53,8 +53,8 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs,
     return ddl__layout_compare(comm, &theirs->layout, name);
 }
 
-/* Check, in a large comm, that both ranks use shared memory or neither does: for pairs that are
- * connected later, both ends decide in advance which kind of link they use. */
+/* In a large comm, check that either both ranks use shared memory or neither does. For pairs that
+ * are connected later, both ends must decide in advance which kind of link they will use. */
 static ddl_status sharing_compare(const ddl_comm *comm, const settings *own, const settings *theirs,
                                   int rank)
 {
@@ -131,7 +131,8 @@ ddl_status ddl__gather_rows(ddl_comm *comm, void *rows, size_t row, bool counted
                             const ddl__until *until)
 {
     int64_t timeout_ms = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
-    /* Only the neighbours of a missing rank know about it, so let them report it first. */
+    /* Only the neighbours of a missing rank know that it is missing, so wait longer to let them
+     * report it first. */
     if (ddl__is_sparse(comm->size))
         timeout_ms += COMMIT_LEAST_MS;
     ddl__call call = {.kind = DDL__ALLGATHER,
@@ -184,8 +185,8 @@ ddl_status ddl__fail_together(ddl_comm *comm, ddl_status status, const ddl__unti
     return ddl__fail(status, "%s", why);
 }
 
-/* Compare the settings of all members, by rank. All members find the same difference, so none of
- * them waits in the last step. */
+/* Compare the settings of all members, by rank. All members find the same difference, so no member
+ * waits in the last step of the creation. */
 static ddl_status compare_settings(ddl_comm *comm, const settings *all, const ddl__until *until)
 {
     ddl_status status = DDL_OK;

@@ -15,8 +15,8 @@
 #include "comm/launcher.h"
 #include "connect/rendezvous/rendezvous.h"
 
-/* Return the limit for warnings. An invalid configuration is not reported here but at the creation
- * of the comm, so that all ranks fail. */
+/* Return the time after which a warning is logged. Invalid settings are reported not by this
+ * function but by the creation of the comm, so that all ranks fail. */
 static int64_t stall_warn_ms(const ddl_comm_config *config)
 {
     ddl_comm_config limits = *config;
