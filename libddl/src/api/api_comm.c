@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exported functions of versions, endpoints and comms. */
+/* The exported functions for versions, endpoints and comms. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -25,8 +25,8 @@ const char *ddl_last_error(void)
 #define TEXT_OF(number) #number
 #define TEXT(number)    TEXT_OF(number)
 
-/* The identity of this build. ddlrun reads this text from the library's file on every host,
- * whatever its processor, and compares the texts. */
+/* The identity of this build. ddlrun reads this text from the library's file on every host, even if
+ * the hosts have different processors, and compares the texts. */
 __attribute__((used)) static const char identity[] =
     "libddl " TEXT(DDL_VERSION_MAJOR) "." TEXT(DDL_VERSION_MINOR) "." TEXT(
         DDL_VERSION_PATCH) ", ABI " TEXT(DDL__ABI) ", protocol " TEXT(DDL__PROTOCOL);
@@ -87,9 +87,9 @@ void ddl_endpoint_destroy(ddl_endpoint *endpoint)
         ddl__endpoint_destroy(endpoint);
 }
 
-/* Check the config's limits. An invalid argument is rejected on the rank that gave it, before any
- * other member knows of the call: nothing has changed, and the rank may call again. Invalid
- * environment variables are found during the creation, which then fails on all members. */
+/* Check the config's limits. An invalid argument is rejected on the rank that has passed it, before
+ * any other member is informed of the call: nothing has changed, and the rank may call again.
+ * Invalid environment variables are found during the creation, which then fails on all members. */
 static ddl_status check_limits(const ddl_comm_config *config)
 {
     ddl_comm_config completed = *config;

@@ -4,7 +4,8 @@
 #include "comm/environment.h"
 #include "device/device.h"
 
-/* Return the feature of the call that is not supported with buffers on GPUs, or NULL. */
+/* Return the name of a feature that the call uses and that is not supported with buffers on GPUs,
+ * or NULL. */
 static const char *find_unsupported(const ddl__call *call)
 {
     if (call->kind == DDL__SEND || call->kind == DDL__RECV)
@@ -75,7 +76,8 @@ ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, void *st
     return ddl__device_submit(device, call, 1, call, stream, work);
 }
 
-/* Check a call for a group. A call without buffers needs no device: the submission has a stream. */
+/* Check a call that is added to a group. A call without buffers needs no device, because the stream
+ * is given when the group is submitted. */
 ddl_status ddl__check_for_device(ddl_comm *comm, const ddl__call *call)
 {
     ddl__device *device;

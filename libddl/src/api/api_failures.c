@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exported functions of failures, reports, traces and counters. */
+/* The exported functions for failures, reports, traces and counters. */
 #include <string.h>
 
 #include "api/check_object.h"

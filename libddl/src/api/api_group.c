@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exported functions of groups. */
+/* The exported functions for groups. */
 #include "api/api_operations.h"
 #include "api/check_object.h"
 #include "base/forks.h"
@@ -24,8 +24,8 @@ static bool is_message(const ddl__call *call)
     return call->kind == DDL__SEND || call->kind == DDL__RECV;
 }
 
-/* For -dump_iter: count a group that is submitted in order, unless it has only messages. Messages
- * may differ between ranks. */
+/* For -dump_iter: count a group that is matched by order. A group of messages only is not counted,
+ * because messages may differ between ranks. */
 static void count_group(const ddl_group *group)
 {
     bool operations = false;

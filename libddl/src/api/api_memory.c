@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exported functions of memory that members on this host read in place. */
+/* The exported functions for memory that members on this host read in place. */
 #include "api/check_object.h"
 
 ddl_status ddl_alloc(ddl_endpoint *endpoint, size_t bytes, void **memory)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exported functions of messages. */
+/* The exported functions for messages. */
 #include "api/api_operations.h"
 #include "api/check_object.h"
 
@@ -86,7 +86,7 @@ static ddl_status check_apart(const ddl__call *sent, const ddl__call *received, 
     return DDL_OK;
 }
 
-/* Submit both as a separate group, which exists until they are complete. */
+/* Submit the send and the receive as an internal group, which exists until both are complete. */
 static ddl_status submit_both(ddl_comm *comm, const ddl__call *sent, const ddl__call *received,
                               const ddl_options *own, ddl_work **work)
 {

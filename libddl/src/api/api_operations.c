@@ -46,8 +46,8 @@ static uintptr_t own_block(const ddl_comm *comm, const ddl__call *call, const vo
     return (uintptr_t)buffer + (size_t)start * ddl__dtype_size(call->dtype);
 }
 
-/* Return true if one buffer is this rank's block in the other. Other libraries call this in place,
- * too. */
+/* Return true if one buffer is this rank's block in the other, which also means in place, as in
+ * other libraries. */
 static bool is_own_block_of_other(const ddl_comm *comm, const ddl__call *call,
                                   const ddl__buffers *b)
 {
@@ -59,7 +59,8 @@ static bool is_own_block_of_other(const ddl_comm *comm, const ddl__call *call,
            own_block(comm, call, call->recv, to, b->recv_blocks);
 }
 
-/* Make the call in place: point both pointers to the buffer that holds all blocks. */
+/* Convert the call to the in-place form in which both pointers point to the buffer that contains
+ * all blocks. */
 static void put_in_place(ddl__call *call)
 {
     if (call->kind == DDL__ALLGATHER || call->kind == DDL__GATHER)
@@ -68,7 +69,8 @@ static void put_in_place(ddl__call *call)
         call->recv = (void *)(uintptr_t)call->send;
 }
 
-/* Set the call's buffers. Resolves the forms of in place, and drops pointers that are ignored. */
+/* Set the call's buffers. Converts all in-place forms to one form, and sets pointers that are
+ * ignored to NULL. */
 static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl__buffers *b)
 {
     ddl__share sent = {0, b->send_blocks * call->count};

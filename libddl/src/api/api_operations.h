@@ -7,8 +7,8 @@
 #include "comm/comm.h"
 #include "engine/calls/ordered.h"
 
-/* The caller's buffers. A buffer of no elements is ignored. If send is NULL and there are elements
- * to send, they are in recv. */
+/* The caller's buffers. A buffer without elements is ignored. If send is NULL and there are
+ * elements to send, they are in recv. */
 typedef struct ddl__buffers {
     const void *send;
     void *recv;
@@ -19,12 +19,12 @@ typedef struct ddl__buffers {
  * of offsets stay within 64 bits. */
 static const int64_t DDL__COUNT_MAX = ((int64_t)1 << 48) - 1, DDL__BYTES_MAX = (int64_t)1 << 60;
 
-/* Set the root's send buffer of a scatter. If recv is NULL, the root's block stays in the send
- * buffer. */
+/* Set the root's send buffer of a scatter. If the caller's recv is NULL, the root's block stays in
+ * the send buffer. */
 static inline void ddl__scatter_from(ddl__buffers *buffers, const void *send)
 {
     buffers->send = send;
-    if (!buffers->recv || !send) /* here, send = NULL does not mean that the blocks are in recv */
+    if (!buffers->recv || !send) /* in a scatter, NULL does not mean that send is in recv */
         buffers->recv = (void *)(uintptr_t)send;
 }
 
@@ -60,7 +60,7 @@ uint16_t ddl__digest_of_counts(const int64_t *counts, int size, uint16_t seed);
 ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, void *stream,
                                  ddl_work **work);
 
-/* Check a call for a group with buffers on a GPU. */
+/* Check a call with buffers on a GPU that is added to a group. */
 ddl_status ddl__check_for_device(ddl_comm *comm, const ddl__call *call);
 
 /* Submit a group with buffers on a GPU. */

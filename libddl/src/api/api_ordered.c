@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exported functions of ordered sums. */
+/* The exported functions for ordered sums. */
 #include <string.h>
 
 #include "api/api_operations.h"
@@ -7,8 +7,8 @@
 #include "base/dtype.h"
 
 enum {
-    /* The largest product of the number of ranks and the number of parts of one rank. In all waves
-     * in flight together, a rank can publish this many values of 16 bytes. */
+    /* The largest product of the number of ranks and the number of parts of one rank. A rank can
+     * publish this many values of 16 bytes in all waves in flight together. */
     PARTS_TIMES_RANKS = 32 * 1024
 };
 
@@ -142,7 +142,8 @@ static ddl_status check_call(ddl_comm *comm, const ddl__call *call, const ddl_or
     return DDL_OK;
 }
 
-/* Check and submit a call, which may have blocks. Takes ownership of the blocks. */
+/* Check and submit a call, unless `status` is already an error. Takes ownership of the call's
+ * blocks. */
 static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl_order *order,
                          call_lengths lengths, const void *const *parts, void *recv,
                          const ddl_options *options, ddl_work **work)

@@ -15,7 +15,7 @@ typedef struct list {
 
 /* ---------------------------------------------------------------------------- reading the lists */
 
-/* Read rank r's block. `end` is the end of the previous block; `limit` is the largest number of
+/* Read rank r's block. `end` is the end of the previous block; `limit` is the maximum number of
  * elements in a buffer. */
 static ddl_status read_block(const list *from, int r, int size, int64_t end, int64_t limit,
                              ddl__share *block)
@@ -64,7 +64,7 @@ static int by_start(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-/* Check that blocks do not overlap, because they are written. */
+/* Check that the blocks of a buffer that is written do not overlap. */
 static ddl_status check_disjoint(const list *from, int size, const ddl__share *blocks)
 {
     bool in_order = true;
@@ -188,7 +188,7 @@ static ddl_status read_root(const ddl_comm *comm, const list *from, int64_t coun
     return status;
 }
 
-/* Set the one block that this rank sends to the root or receives from it. */
+/* Set the single block that this rank sends to the root or receives from it. */
 static ddl_status set_root_block(const ddl_comm *comm, int64_t count, int root, ddl__share *blocks)
 {
     if (root < 0 || root >= comm->size)

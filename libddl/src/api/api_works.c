@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exported functions of works and the completion queue. */
+/* The exported functions for works and the completion queue. */
 #include "api/check_object.h"
 #include "base/clock.h"
 #include "base/forks.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_object.h - checks of the handles that callers pass: not NULL, and not inherited by fork. */
+/* check_object.h - checks that a handle passed by the caller is not NULL and was not inherited
+ * through fork. */
 #ifndef DDL_API_CHECK_OBJECT_H
 #define DDL_API_CHECK_OBJECT_H
 
