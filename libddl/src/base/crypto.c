@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The prototypes of libcrypto are declared here: they have not changed since OpenSSL 1.1.1. */
+/* Opens libcrypto at run time. Its prototypes are declared in this file, because they have not
+ * changed since OpenSSL 1.1.1. */
 #include "base/crypto.h"
 
 #include <dlfcn.h>
@@ -59,8 +60,8 @@ static void *load_library(void)
 
 ddl__crypto *ddl__crypto_open(void)
 {
-    /* OPENSSL_INIT_NO_ATEXIT, because the library's threads may use libcrypto until the process
-     * exits. */
+    /* OPENSSL_INIT_NO_ATEXIT: no cleanup at exit, because libddl's threads may use libcrypto until
+     * the process ends. */
     static const uint64_t no_atexit = 0x00080000;
     ddl__crypto *crypto = calloc(1, sizeof *crypto);
     if (!crypto) {

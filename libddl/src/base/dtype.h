@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype.h - element types and reductions: names, sizes, and the reductions of each type. */
+/* dtype.h - element types and reductions: their names, the sizes of types, and the reductions that
+ * each type supports. */
 #ifndef DDL_BASE_DTYPE_H
 #define DDL_BASE_DTYPE_H
 
@@ -22,7 +23,8 @@ ddl__class ddl__dtype_class(unsigned dtype);
 size_t ddl__dtype_size(unsigned dtype);
 enum { DDL__ELEMENT_MAX = 16 }; /* bytes of the longest element */
 
-/* Return true if sums of this type are rounded to it, although each addition is computed in f32. */
+/* Return true if additions of this type are computed in f32, so that sums have to be rounded to the
+ * type. */
 bool ddl__dtype_rounds(unsigned dtype);
 
 /* Return a name such as "f32"; "?" for an unknown dtype. */

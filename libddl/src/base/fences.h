@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fences.h - an asymmetric memory fence between two threads, of one process or of several.
  *
- * Two threads each store a value and then load the other's; at least one of them has to see the
- * other's store. This takes a fence between store and load on both sides, and a fence is slow: it
- * waits for cache lines that another core holds. If one side runs rarely, it can make all
- * processors that run a registered process execute a fence (membarrier). The other side then needs
- * only a compiler fence:
+ * Two threads each store a value and then load the other's; at least one of them must observe the
+ * other's store. Usually this requires a fence between store and load on both sides. A fence is
+ * slow, because it waits for cache lines that another core holds. If one side runs rarely, it can
+ * make all processors that run a registered process execute a fence (membarrier). The other side
+ * then needs only a compiler fence:
  *
  *     often:   store the data, relaxed or release; ddl__fence_light(); load the flag
  *     rarely:  store the flag; ddl__fence_heavy(); load the data */

@@ -13,8 +13,8 @@ enum {
     DDL__FOLD_STORE = -3  /* pop the next result */
 };
 
-/* The largest number of logical workers, and the stack depth of their sum: 3 for every 2 levels of
- * the tree. */
+/* The maximum number of logical workers, and the depth of the stack that their sum needs: 3 for
+ * every 2 levels of the tree. */
 enum { DDL__WORKERS_MAX = 4096, DDL__FOLD_DEPTH = 19 };
 
 /* The operands come in spans: span i has the operands from first[i] up to first[i + 1]. Each

@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 
-/* Copy only the parts of the file that have pages: the others are zero. */
+/* Copy only the parts of the file that have pages, because all other parts are zero. */
 static bool copy_data(const ddl__original *o)
 {
     off_t at = 0, end = 0, whole = (off_t)o->bytes;

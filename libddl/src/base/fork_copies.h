@@ -4,12 +4,12 @@
  *
  * The kernel would give the child either the memory itself, which the parent's peers read and
  * write, or a hole, which the child's next mapping might fill. So the child inherits the memory and
- * replaces it by a copy before fork returns. The pages that were ever written are copied before the
- * fork. Data that other threads and peers write meanwhile may or may not be in the copy. A child of
- * vfork or posix_spawn, which only runs another program, costs nothing.
+ * replaces it by a copy before fork returns. All pages that were ever written are copied before the
+ * fork. The copy may or may not contain data that other threads and peers write at the same time. A
+ * child of vfork or posix_spawn, which only runs another program, costs nothing.
  *
- * The functions are called by the fork handlers (forks.c). The handler in the child only makes
- * system calls, because other threads may have held any lock at the fork. */
+ * The fork handlers (forks.c) call these functions. The handler in the child makes only system
+ * calls, because at the time of the fork other threads may have held any lock. */
 #ifndef DDL_BASE_FORK_COPIES_H
 #define DDL_BASE_FORK_COPIES_H
 

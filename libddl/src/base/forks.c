@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Design notes. There is one registry, of descriptors and of memory, and one lock. The fork
+/* Design notes. One registry lists the descriptors and the memory, and one lock guards it. The fork
  * handlers hold the lock across fork, so the child's registry is consistent. The registry is a
  * process global, because the handlers have no arguments; the only other globals are the log's sink
  * and cached facts (comm/location.c, net/tcp/tcp.c). A descriptor is added and closed under the

@@ -9,8 +9,8 @@
  * ddl__fp_leave after. Reading the mode takes a few cycles. It is written only if it differs.
  *
  * ddl__fp_leave restores exactly the caller's mode. Exception flags that the arithmetic has raised
- * stay raised, as after any other C function. They mean little, because another thread or rank may
- * have done the arithmetic. */
+ * stay raised, as after any other C function. But the caller cannot rely on them, because another
+ * thread or rank may have done the arithmetic. */
 #ifndef DDL_BASE_FP_MODE_H
 #define DDL_BASE_FP_MODE_H
 

@@ -25,7 +25,7 @@ void ddl__message_clear(void)
     message[0] = 0;
 }
 
-/* There is no default, so that the compiler reports a status without a text. */
+/* The switch has no default case, so that the compiler reports a status without a text. */
 const char *ddl__strerror(ddl_status status)
 {
     switch (status) {

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The points in the life of a comm at which C tests interfere: they stop, kill, delay or fail a
- * member. A test sets ddl__test_hook, which gets the point and its subject. If the hook returns
- * another status than DDL_OK, the step fails with it. A library built without tests has no hook,
- * and its operations pass no points. Each comment below describes the point, and then names its
- * subject. */
+/* The points in the life of a comm at which C tests can stop, kill, delay or fail a member. A test
+ * sets ddl__test_hook, which gets the point and its subject. If the hook returns another status
+ * than DDL_OK, the step fails with it. A library built without tests has no hook, and its
+ * operations pass no points. Each comment below describes the point, and then names its subject. */
 #ifndef DDL_BASE_TEST_POINTS_H
 #define DDL_BASE_TEST_POINTS_H
 
 #include "ddl/ddl.h"
 
 typedef enum ddl__test_point {
-    DDL__AT_WIREUP,     /* no member is connected; the ddl__wireup */
-    DDL__AT_ENGINE,     /* all links are open, and the engine does not exist; the ddl__wireup */
-    DDL__AT_CONTROL,    /* this member has not dialed its control connections; the ddl_comm */
-    DDL__AT_HEALTH,     /* this member waits for control connections; the ddl_comm */
-    DDL__AT_DETECTOR,   /* all control connections are open, and not yet watched; the ddl__health */
-    DDL__AT_AGREEMENT,  /* the members will exchange their settings; the ddl_comm */
-    DDL__AT_LAYOUT,     /* the settings are exchanged, and the layout is applied; the ddl_comm */
-    DDL__AT_COMMIT,     /* the barrier that commits the comm comes next; the ddl_comm */
-    DDL__AT_FAILURE,    /* the creation has failed, and the others do not know; the ddl_status */
+    DDL__AT_WIREUP,    /* no member is connected; the ddl__wireup */
+    DDL__AT_ENGINE,    /* all links are open, and the engine does not exist; the ddl__wireup */
+    DDL__AT_CONTROL,   /* this member has not dialed its control connections; the ddl_comm */
+    DDL__AT_HEALTH,    /* this member waits for control connections; the ddl_comm */
+    DDL__AT_DETECTOR,  /* all control connections are open, and not yet watched; the ddl__health */
+    DDL__AT_AGREEMENT, /* the members will exchange their settings; the ddl_comm */
+    DDL__AT_LAYOUT,    /* the settings are exchanged, and the layout is applied; the ddl_comm */
+    DDL__AT_COMMIT,    /* the barrier that commits the comm comes next; the ddl_comm */
+    DDL__AT_FAILURE, /* the creation has failed, and no other member is informed yet; the ddl_status
+                      */
     DDL__AT_ENGINE_END, /* this member has left, and its engine exists; the ddl_comm */
     /* While members connect, in a creation or on first use of a link. */
     DDL__AT_PATH,       /* the socket is not open; the hello; a failure uses errno */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* time_limits.h - all time limits of the library, with the timeline of a death. Durations of
- * measurements are defined where they are used. A comment that begins with "for" describes a limit,
- * and one with "between" an interval.
+ * measurements are defined where they are used. A comment that begins with "for" describes a limit;
+ * one that begins with "between" describes an interval.
  *
  * From a lost connection to a dead comm, with the defaults of the limits that a user sets
  * (heartbeat 100 ms, suspect 1 s, dead 3 s). docs/reliability.md defines the evidence of a death.
@@ -49,9 +49,9 @@
     (1500 * DDL__MS) /* for one address to accept; a lost packet is resent after 1 s */
 #define DDL__FIRST_USE_LIMIT (4 * DDL__S)   /* to reach a member that is not known to be dead */
 #define DDL__PARKED_LIMIT    (600 * DDL__S) /* for a connection to wait for its comm's creation */
-#define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* time to poll for a member without sleeping */
+#define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* for polling for a member without sleeping */
 #define DDL__MEMBERS_POLL    (50 * DDL__MS) /* between checks that the members are alive */
-/* probes of members that have not connected: for one probe, and at most between two probes */
+/* for one probe of a member that has not connected, and the maximum time between two probes */
 #define DDL__SEARCH_LIMIT (100 * DDL__MS)
 #define DDL__SEARCH_MOST  (1 * DDL__S)
 
@@ -71,11 +71,11 @@
 /* ---- background progress ---- */
 
 #define DDL__PROGRESS_TICK (100 * DDL__MS) /* between runs of a waiting task */
-#define DDL__PROGRESS_SOON (1 * DDL__MS)   /* before a task runs that a caller may drive first */
+#define DDL__PROGRESS_SOON (1 * DDL__MS)   /* before a task runs, unless a caller has driven */
 
 /* ---- a lost link ---- */
 
-#define DDL__KEEPALIVE_IDLE (6 * DDL__S) /* without traffic until TCP probes the peer's host */
+#define DDL__KEEPALIVE_IDLE (6 * DDL__S) /* idle time after which TCP probes the peer's host */
 #define DDL__KEEPALIVE_EACH (3 * DDL__S) /* between its probes, of which there are three */
 #define DDL__UNACKNOWLEDGED_LIMIT                                                                  \
     (15 * DDL__S) /* without an acknowledgement of sent data, until the link is lost */

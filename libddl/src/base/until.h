@@ -11,8 +11,8 @@
 
 typedef struct ddl__until {
     int64_t deadline;
-    /* Returns an error, with the message set, once waiting is pointless. If it is NULL, only the
-     * deadline applies. */
+    /* Return DDL_OK while waiting makes sense, else an error with the message set. If NULL, only
+     * the deadline applies. */
     ddl_status (*check)(void *context);
     void *context;
     /* Called if no address of this member answers in time. `was_accepted` is true if its host has
