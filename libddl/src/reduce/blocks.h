@@ -2,11 +2,11 @@
 /* blocks.h - small floats in blocks: widened to f32 on the stack, reduced by the kernels of f32,
  * and narrowed once.
  *
- * Part of kernels.h, for fp8, and for f16 without a conversion instruction: one conversion each
- * way serves all ops. A vector widens to two or four vectors of f32. Every second or fourth
- * element goes to the same vector, so that no element has to change its lane. A block of f32 thus
- * has another order, and is padded with zeros to whole vectors. Neither matters for element-wise
- * work. */
+ * Part of kernels.h, for fp8, and for f16 on CPUs without conversion instructions. One conversion
+ * in each direction serves all ops. A vector widens to two or four vectors of f32. Every second or
+ * fourth element is put into the same vector, so that no element has to change its lane. The
+ * elements of a block in f32 are therefore in another order, and the block is padded with zeros to
+ * whole vectors. Neither matters for element-wise work. */
 enum { BLOCK = 1024, VECTORS = BLOCK * f32_size / WIDTH }; /* two blocks stay in the L1 cache */
 
 typedef struct small_float {

@@ -7,10 +7,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* For each dtype: the types of the computation, of sums and products (in which integers wrap), and
- * of quotients; and the size in memory. The quotient of integers is computed in a type with twice
- * the precision. It never rounds up to the next integer, so it truncates correctly, and many lanes
- * are divided at once. */
+/* For each dtype: the type of the computation, the type of sums and products (in which integers
+ * wrap), the type of quotients, and the size in memory. A quotient of integers of up to 32 bits is
+ * computed in a float type with at least twice the precision. It then never rounds up to the next
+ * integer, so truncation gives the correct result, and many lanes are divided at once. */
 #define TYPE(t, element, wrapping, quotient, size)                                                 \
     typedef element t##_element;                                                                   \
     typedef quotient t##_quotient;                                                                 \
@@ -82,7 +82,8 @@ INLINE u32_lanes narrow(f32_lanes f, int bits, int fraction, int32_t limit, u32_
     u32_lanes magnitude = (u32_lanes)f & 0x7fffffff;
     u32_lanes normal = magnitude - (least - (1u << 23)) + ((1u << (drop - 1)) - 1);
     normal = (normal + (magnitude >> drop & 1)) >> drop;
-    /* A number whose neighbours are as far apart as subnormals: adding it rounds. */
+    /* Neighbouring floats at this value are as far apart as subnormals of the narrow format, so
+     * adding it rounds to a multiple of them. */
     const u32_lanes coarse = (u32_lanes){0} + least + (drop << 23);
     u32_lanes tiny = (u32_lanes)((f32_lanes)magnitude + (f32_lanes)coarse) - coarse;
     u32_lanes small = SELECT(below(magnitude, (int32_t)least), tiny, normal);
@@ -101,7 +102,7 @@ INLINE u32_lanes e5m2_narrow(f32_lanes f)
     return narrow(f, 8, 2, 143 << 23, 0x7c | ((u32_lanes)(f != f) & 3));
 }
 
-/* The limit is 480, the number that would follow the largest one, 448. */
+/* The limit is 480, which would be the next number after 448, the largest one. */
 INLINE u32_lanes e4m3_narrow(f32_lanes f)
 {
     return narrow(f, 8, 3, 0x43f00000, (u32_lanes){0} + 0x7f);

@@ -20,7 +20,7 @@ typedef struct block_sums {
     ddl__reduce_fn *add, *pairs, *finish;
     bool divides;
     size_t at, length; /* in elements */
-    size_t size;       /* bytes of an element of a sum, and of a result */
+    size_t size;       /* bytes of an element of a sum */
     size_t result_size;
     ddl__narrow_fn *narrow; /* converts sums to results; NULL if the sums are the results */
     const void *values[DDL__FOLD_DEPTH];

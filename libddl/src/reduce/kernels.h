@@ -13,10 +13,11 @@
  *
  * A kernel makes one pass over the elements: it loads a vector from each operand, combines them in
  * registers and stores the result, which may replace an operand. Every memory access is a memcpy of
- * constant size, that is, one instruction. A remainder that does not fill a vector is processed in
- * copies of whole vectors (partial). Shared code keeps it small: wrapping integers need no signs,
- * bit operations no widths, complex numbers are pairs of floats, and small floats without a
- * conversion instruction use the kernels of f32 (blocks.h). */
+ * constant size, which compiles to one instruction. A remainder that does not fill a vector is
+ * copied to whole vectors and processed there (partial). Shared code keeps the kernels small:
+ * signed and unsigned integers share additions and products, integers of all widths share bit
+ * operations, complex numbers are pairs of floats, and small floats without a conversion
+ * instruction use the kernels of f32 (blocks.h). */
 #include <string.h>
 
 #include "reduce/convert.h"
@@ -47,7 +48,8 @@
         memcpy(to, &memory, sizeof memory);                                                        \
     }
 
-/* Even and odd halves are separate, so that no element has to change its lane. */
+/* The even and the odd elements of a block are in separate vectors, so that no element has to
+ * change its lane. */
 typedef struct pair {
     f32_lanes even, odd;
 } pair;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack.h - wire formats of f32: bf16, and blocks of DDL__PACK_BLOCK integers with a common scale.
  *
- * Part of kernels.h. A block is one byte, the exponent of its scale as in an f32, and then an
- * integer for each element: 8 bits; or 4 bits, two to a byte, whose elements are half a block
- * apart. The scale is the smallest power of two with which no integer exceeds the limit, 127 or 7,
- * so packing an unpacked block gives the same bytes. Scaling is exact, and rounding is to nearest
- * even; elements near the greatest f32 are rounded down, not to infinity. A block with an infinity
- * or a NaN has the scale 255. Such a block keeps only these: its other elements are 0. */
+ * Part of kernels.h. A packed block consists of one byte, the exponent of its scale as in an f32,
+ * followed by an integer for each element. An integer has 8 bits, or 4 bits; in the latter case two
+ * elements that are half a block apart share a byte. The scale is the smallest power of two with
+ * which no integer exceeds the limit, 127 or 7, so packing an unpacked block gives the same bytes.
+ * Scaling is exact, and rounding is to nearest even; elements near the greatest f32 are rounded
+ * down, not to infinity. A block with an infinity or a NaN has the scale 255. Such a block keeps
+ * only its infinities and NaNs; its other elements become 0. */
 
 enum { LANES_OF_F32 = WIDTH / 4 };
 
@@ -63,7 +64,8 @@ static SHARED void unpack_special(float *to, const int8_t *integers, int limit)
 INLINE void write_integers(int8_t *restrict to, const float *restrict block, uint8_t scale)
 {
     const float inverse = power(254 - scale);
-    const float rounder = 12582912; /* 1.5 * 2^23: a sum with it has no bits for fractions */
+    const float rounder = 12582912; /* 1.5 * 2^23: adding it rounds to an integer, because the sum
+                                       has no bits for fractions */
     for (int i = 0; i < DDL__PACK_BLOCK; i++) {
         float rounded = block[i] * inverse + rounder;
         int32_t lane;

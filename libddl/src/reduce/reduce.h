@@ -82,8 +82,7 @@ const ddl__kernels *ddl__kernels_best(void);
 const ddl__kernels *ddl__kernels_named(const char *name);
 
 /* Run kernels->reduce; then, unless `copy` is NULL, copy[i] = dst[i], with non-temporal stores if
- * requested. Works block by block, so that the second store finds the result in the nearest
- * cache. */
+ * requested. Works block by block, so that the copy reads the result from the nearest cache. */
 void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst, void *copy,
                  bool nontemporal, const void *const *operands, size_t n, size_t count,
                  int64_t divisor);
