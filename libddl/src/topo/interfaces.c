@@ -103,7 +103,8 @@ static bool passes(const char *filter, const ddl__interface *i, bool *named)
 }
 
 /* Return true for a network inside this host (Docker, libvirt, LXC), whose addresses other hosts
- * use as well, and for 169.254.0.0/16, such as between a server and its management controller. */
+ * use as well, and for 169.254.0.0/16, which for example connects a server to its management
+ * controller. */
 static bool is_inner(const ddl__interface *i)
 {
     static const char *const bridges[] = {"docker", "podman", "cni-podman", "virbr", "lxcbr"};
@@ -151,8 +152,8 @@ static void sort(ddl__interface *all, unsigned *order, unsigned n)
         }
 }
 
-/* Put the first address of each interface and family first, and loopback addresses, which on
- * another host mean that host, last. */
+/* Sort the first address of each interface and family to the front, and loopback addresses, which
+ * mean another host there, to the end. */
 static void sort_by_use(ddl__interface *all, unsigned n)
 {
     unsigned order[DDL__ADDRESSES_MAX];
@@ -193,7 +194,8 @@ ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *
         if (!wanted || (!named && outer && is_inner(&all[i])))
             continue;
         all[kept] = all[i];
-        if (named) /* for example, if each host has its own address that is routed to it */
+        if (named) /* useful, for example, if each host has an address of its own that is routed to
+                      it */
             all[kept].loopback = !ddl__interface_leads_out(&all[i]);
         kept++;
     }

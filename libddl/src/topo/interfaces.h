@@ -69,7 +69,7 @@ typedef enum ddl__where { DDL__WHERE_UNKNOWN, DDL__SAME_HOST, DDL__OTHER_HOST } 
  * -1.
  *
  * Interfaces in one network are paired. If there are none, interfaces with a route between them are
- * paired, each at most once. A loopback address leads to no other host, and neither does an address
+ * paired, each at most once. A loopback address does not lead to another host, nor does an address
  * that both hosts have. An interface is not used if it is known to be much slower than the fastest.
  * Within a host one path is used, because several are not faster. */
 ddl__paths ddl__paths_between(const ddl__interface *ours, unsigned n_ours,

@@ -45,8 +45,8 @@ bool ddl__all_share(const ddl__sharing *sharing, int size)
     return n == size;
 }
 
-/* Find the hosts. Each rank is in its own set. So if the number of ranks with the same set is the
- * number of its members, these ranks are its members, and each of them has opened memory of all
+/* Find the hosts. Each rank is a member of its own set. So if as many ranks have the same set as
+ * the set has members, these ranks are its members, and each of them has opened the memory of all
  * others. */
 static void find_hosts(ddl__topology *t, const ddl__sharing *sharing)
 {

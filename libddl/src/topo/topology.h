@@ -46,8 +46,8 @@ typedef struct ddl__topology {
     int group[]; /* [grouping * size + rank]; groups are numbered by their first ranks */
 } ddl__topology;
 
-/* The ranks with which a rank shares memory, as proven pair by pair: a digest of these ranks,
- * including itself, and their number. */
+/* The ranks with which a rank shares memory, including itself, as proven for each pair: a digest of
+ * these ranks, and their number. */
 typedef struct ddl__sharing {
     ddl__digest set;
     uint64_t n;
@@ -56,9 +56,9 @@ typedef struct ddl__sharing {
 /* Return the sharing of `rank`. shared[i] is not 0 if it has opened memory of rank i. */
 ddl__sharing ddl__sharing_of(const unsigned char *shared, int rank, int size);
 
-/* Create a topology. Hosts come from proof, sharing[rank]: ranks that have all proven the same set,
- * and are as many as the set has members, are a host. Every other rank is a host by itself. Racks
- * and aisles come from a description, such as $DDL_TOPOLOGY; NULL or "" is one of each.
+/* Create a topology. Hosts are proven by sharing[rank]: if all members of a set have proven this
+ * set, they are a host. Every other rank is a host by itself. Racks and aisles come from a
+ * description, such as $DDL_TOPOLOGY; NULL or "" is one of each.
  *
  *   description = [ aisle { ";" aisle } ] [ "@" wires ]      in the order of their first ranks
  *   aisle       = racks { "," racks }
