@@ -15,7 +15,7 @@ from ddl_elastic.frameworks.flat import Flat, Spec
 from ddl_jax.arrays import as_array
 from ddl_jax.elastic import pins
 from ddl_jax.elastic import state as elastic_state
-from ddl_jax.elastic.rounds import Average, Outer, Rounds
+from ddl_jax.elastic.rounds import Average, Outer, StateChanges
 
 
 class JaxAdapter(Flat):
@@ -35,7 +35,7 @@ class JaxAdapter(Flat):
     ) -> None:
         self.model = jax.tree.map(as_array, state)
         self._words = np.zeros(2, np.uint32)  # from which a share's key is made
-        self._rounds: Rounds | None = None
+        self._rounds: StateChanges | None = None
         self._is_local = False
         self._local: Any = None  # the state after the last local step of a share
         self._losses: list[float] = []
@@ -92,7 +92,7 @@ class JaxAdapter(Flat):
     def set_outer(self, outer: Outer | None, moments: str = "averaged") -> None:
         if moments != "averaged":
             raise ValueError(f'moments is "{moments}"; JAX jobs average the whole state')
-        self._rounds = Rounds(outer or Average(), self.model)
+        self._rounds = StateChanges(outer or Average(), self.model)
 
     def set_local(self, is_local: bool) -> None:
         if is_local != self._is_local:

@@ -70,7 +70,7 @@ class Nesterov:
         return {**after, self.parameters: parameters}, velocity
 
 
-class Rounds:
+class StateChanges:
     """The outer optimizer of a job, and the form of its shares.
 
     A share has a tensor for each leaf of the state. For a leaf of floating-point numbers, it is the
