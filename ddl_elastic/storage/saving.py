@@ -106,6 +106,12 @@ class Saver:
         self.needed: Callable[[], Sequence[int]] = tuple
         self.error: Exception | None = None  # the reason if the last checkpoint was abandoned
         self.saved = 0  # steps of the last checkpoint whose manifest this rank has written
+        self.token = 0  # of the job's storage, see worker/shared_storage.py; 0 if it is unknown
+
+    @property
+    def mark(self) -> str:
+        """The file that stays in the job's storage, for workers that join later."""
+        return f"job-{self.token}"
 
     @property
     def storage(self) -> Storage:
@@ -224,7 +230,8 @@ class Saver:
                 saved = self.saved = self._part.steps
         finally:
             for name in storage.names():
-                if (name.startswith("part-") and name <= parts[-1]) or name.startswith("probe-"):
+                is_old = name.startswith(("probe-", "job-")) and name != self.mark
+                if is_old or (name.startswith("part-") and name <= parts[-1]):
                     storage.remove(name)
             checkpoint.clean(storage, self._policy.keep, saved, self.needed())
 

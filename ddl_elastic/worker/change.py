@@ -149,10 +149,11 @@ def _wait_for_plan(job: SwitchingLoop) -> MembershipPlan:
     except NotAdmitted as refused:
         raise AdmissionError(*refused.args) from None
     assert plan.comm
-    if group.saver:
-        shared_storage.check_joining(group.saver.storage, membership.member)
     group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
     with suppress(*LOST):
+        if saver := group.saver:
+            saver.token = shared_storage.share_token(plan.comm, plan.standings)
+            shared_storage.check_joining(saver, membership.member)
         transfer.warm_up(plan.comm)
     return plan
 
@@ -241,6 +242,8 @@ def rehearse(
     whole = [each for each in ranks if each.whole]
     if len(whole) < len(ranks) and not group.shards:
         group.sender.reserve(_read(framework), len(whole))
+    if len(whole) < len(ranks) and group.saver:
+        shared_storage.share_token(comm, ranks, group.saver.token)
     transfer.warm_up(comm)
     if len(whole) < len(ranks) and group.shards:
         _share_position(comm, ranks, group.shards.where)

@@ -549,7 +549,7 @@ class Loop:
         self._complete(step, lambda _: [])
         self.framework.free(reference)
         if self.group.saver:
-            shared_storage.check(self.group.saver.storage, self.group, self.agree, self._finish)
+            shared_storage.check(self.group.saver, self.group, self.agree, self._finish)
         self.reporter.admitted(step.first)
         self._past.is_open = True
         return step.deaths

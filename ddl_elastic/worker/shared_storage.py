@@ -2,24 +2,27 @@
 """The check that all ranks write checkpoints to the same storage.
 
 Hosts without a common file system have folders of the same name. Each rank would write its part of
-a checkpoint to its own host, and no checkpoint would ever be complete.
+a checkpoint to its own host, and no checkpoint would ever be complete. The names of the files have
+a random token. An earlier job may have left its files in both folders.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
 
+from ddl_core import Comm
 from ddl_elastic.frameworks.protocol import Array, Share
 from ddl_elastic.step.admission import AdmissionError
+from ddl_elastic.step.reform import RankProgress
 from ddl_elastic.step.step import RankGroup
 from ddl_elastic.storage.checkpoint import Storage
+from ddl_elastic.storage.saving import Saver
 
 OPERATIONS = 4  # the number of operations of all ranks in `check`
-MARK = "job"  # a file that stays in the storage of a job, for workers that join later
 NEEDED = (
     "All hosts need the same folder, on a network file system, or object storage such as"
     " s3://bucket/prefix"
@@ -27,7 +30,7 @@ NEEDED = (
 
 
 def check(
-    storage: Storage,
+    saver: Saver,
     group: RankGroup,
     agree: Callable[[Callable[[int], Share], list[Array], str], list[Array]],
     finish: Callable[[bool], bool],
@@ -42,9 +45,12 @@ def check(
     # No rank has looked for a file of this name before, so no client of a network file system has
     # cached that it does not exist.
     (token,) = agree(lambda _: [np.array([float(secrets.randbits(40))])], [np.zeros(1)], "sum")
-    probe = f"probe-{token[0]:.0f}"
+    storage, saver.token = saver.storage, int(token[0])
+    probe = f"probe-{saver.token}"
     own = f"{probe}-{group.member}"
-    is_checked = not finish(not _write(storage, own) or not _write(storage, MARK))
+    is_checked = not finish(not _write(storage, own) or not _write(storage, saver.mark))
+    if not is_checked:
+        saver.token = 0
     first = group.members[0]
     is_apart = is_checked and not _exists(storage, f"{probe}-{first}")
     any_apart = finish(is_apart)
@@ -59,9 +65,17 @@ def check(
         raise RuntimeError(f"other ranks do not find this rank's checkpoint files. {NEEDED}")
 
 
-def check_joining(storage: Storage, member: int) -> None:
-    """Check that a joining worker has the storage of the job. Raises AdmissionError."""
-    if not _exists(storage, MARK):
+def share_token(comm: Comm, ranks: Sequence[RankProgress], token: int = 0) -> int:
+    """Return the token of the first rank that has the state. All ranks call it."""
+    found = np.array([token])
+    comm.broadcast(found, next(rank for rank, each in enumerate(ranks) if each.whole))
+    return int(found[0])
+
+
+def check_joining(saver: Saver, member: int) -> None:
+    """Check that a joining worker has the storage of the job. Raises AdmissionError. Checks nothing
+    if the job's first ranks could not write to it."""
+    if saver.token and not _exists(saver.storage, saver.mark):
         raise AdmissionError(
             f"rank {member} cannot join: it does not find the job's checkpoint files. {NEEDED}"
         )
