@@ -90,8 +90,11 @@ def _write(storage: Storage, name: str) -> bool:
 
 
 def _exists(storage: Storage, name: str) -> bool:
+    """Return False if the file certainly does not exist."""
     try:
         storage.read(name)
     except FileNotFoundError:
         return False
+    except OSError:
+        pass  # it may exist; the next checkpoint reports the error
     return True

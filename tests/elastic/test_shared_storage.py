@@ -52,6 +52,15 @@ def test_a_joining_worker_is_not_checked_if_the_job_is_not(
     shared_storage.check_joining(make_saver(tmp_path, job.token), 1)
 
 
+def test_a_file_that_cannot_be_read_now_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Folder, "read", fail)
+    job = make_saver(tmp_path)
+    start_job(job)
+    shared_storage.check_joining(job, 1)
+
+
 def test_files_of_earlier_jobs_are_removed(tmp_path: Path) -> None:
     for _ in range(2):
         job = make_saver(tmp_path)
