@@ -270,8 +270,9 @@ class Loop:
                 if passes_by:
                     self.reporter.recovered(step.recovery, step.number)
                     self._undo()
-                    self._passes_by = self._stops = False
+                    self._passes_by = False
                 if self._arrival or passes_by:
+                    self._stops = False  # it was not for this step
                     break
                 if step.lost:
                     self._reload(step.lost, call.begin)

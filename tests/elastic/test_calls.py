@@ -17,6 +17,7 @@ from ddl_elastic.base.messages import Channel, JobOver
 from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER
 from ddl_elastic.step.membership import Membership
 from ddl_elastic.storage.saving import policy_find
+from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.elastic_step import ElasticStep
 from ddl_elastic.worker.loop import Loop
 
@@ -167,3 +168,28 @@ def test_a_passed_step_shows_the_checkpoint(make_job: MakeJob, tmp_path: Path) -
         *((3, shown[3], True), (-1, shown[3], True)),
     ]
     assert found[0][3] == found[1][3]
+
+
+def join_in_call(job: elastic.Job, call: int, **given: Any) -> None:
+    """Let the job's admission end as that of a worker that joins before the first step of a call.
+    All others are said to have died since."""
+    position = {"number": 2 * call, "next": 2 * call, "call": call}
+    known = {"state": job.framework.state(), "tables": [], "audit": job.group.audit.known()}
+    arrival = Arrival(observer=None, **known | position | given)
+
+    def admit(_: Any) -> None:
+        job._is_admitted = True
+        job._take_arrival(arrival)
+
+    job.admit = admit
+
+
+def test_a_joining_worker_stops_in_no_step_that_it_has_missed(make_job: MakeJob) -> None:
+    job, found = make_job(), []
+    join_in_call(job, 1)
+    for call in range(2):
+        for step in train_call(job):
+            found.append((call, step.number))
+            if not call:
+                job.stop()
+    assert found == [(0, 0), (1, 2), (1, 3)]
