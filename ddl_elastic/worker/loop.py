@@ -209,6 +209,7 @@ class Loop:
         data, sampler, collate = source.data, source.sampler, source.collate
         if not self._numbers:  # this is the first call
             counts = {"len(data)": sampler.samples, "steps": number}
+            counts["steps between checkpoints"] = self._policy.every if self._policy else None
             self._numbers = {**counts, **self._constants, **self._audits}
         framework, loader_workers = self.framework, source.loader_workers
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)

@@ -105,6 +105,12 @@ def test_workers_without_a_common_folder_are_refused(run: Any) -> None:
     assert report["steps"] == 0
 
 
+def test_workers_without_checkpoints_beside_others(run: Any) -> None:
+    done, _ = run("-n", 2, PROGRAM, "--checkpoint", "saved", "--apart", 1, "--unsaved")
+    assert done.code != 0
+    assert re.search(r"rank \d on \S+: steps between checkpoints is (None|20), and", done.err)
+
+
 def test_a_joining_worker_with_another_folder_is_refused(run_program: Any, tmp_path: Path) -> None:
     words = ("--checkpoint", "saved", "--apart", 2, "--strike", "kill", "--passes", 40)
     command = [*DDL, "-n", 2, "--report", "report.json", PROGRAM, *words]

@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--blind", type=int, help="the worker that finds no checkpoint")
     parser.add_argument("--apart", type=int, default=99, help="workers from this one on: folder")
+    parser.add_argument("--unsaved", action="store_true", help="those have no checkpoints")
     parser.add_argument("--moments", action="store_true")
     parser.add_argument("--tell", action="store_true")
     arguments = parser.parse_args()
@@ -71,7 +72,7 @@ def train(arguments: argparse.Namespace) -> None:
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
     checkpoint = arguments.checkpoint
     if checkpoint and count_starts() >= arguments.apart:  # as on a host with another file system
-        checkpoint = f"{checkpoint}-{os.getpid()}"
+        checkpoint = None if arguments.unsaved else f"{checkpoint}-{os.getpid()}"
     job = elastic.Job(
         model,
         optimizer,
