@@ -212,7 +212,7 @@ class Step:
         self._noticed = 0.0  # time of the first failure
         self.behind = False  # another rank has already committed this step
         self.first_left = False  # recovery has shown that rank 0 committed this and left
-        self._follows = False  # recovery has shown that others have switched to the planned comm
+        self.follows = False  # recovery has shown that others have left for the planned comm
         self._group = group
         add_to = getattr(summed, "add", add_arrays)  # a framework may bring its own addition
         self._partial = PartialSums(group.workers, summed.free, add_to)
@@ -575,7 +575,7 @@ class Step:
         has_result, membership = self.phase is Phase.VOTE, group.membership
         follows = membership is not None and membership.is_agreed
         if self._hands_over:
-            follows = self._follows
+            follows = self.follows
         own = RankProgress(group.member, self.number, has_result, group.owned, self._is_whole())
         is_new = group.member in group.joined
         return replace(own, follows=follows, has_begun=True, is_new=is_new)
@@ -601,8 +601,8 @@ class Step:
         if comm is None:
             standing = self._standing()
             comm, ranks = group.watch.survivors(group.comm, standing, group.workers, group.members)
-        self._follows = any(each.follows for each in ranks)
-        is_cancelled = self._hands_over and not self._follows
+        self.follows = any(each.follows for each in ranks)
+        is_cancelled = self._hands_over and not self.follows
         if is_cancelled:
             ranks = [replace(r, has_result=r.has_result and r.step < self.number) for r in ranks]
         decision = decide(ranks, comm.rank, group.workers)
@@ -611,7 +611,7 @@ class Step:
         group.joined = frozenset(each.member for each in ranks if each.is_new)
         self.first_left = self.first_left or any(each.first_left for each in ranks)
         if group.membership:
-            group.membership.recovered(self._follows)
+            group.membership.recovered(self.follows)
         if self.recovery is None:
             self.recovery, self._noticed = Recovery(self.number, []), noticed
         self.recovery.died += sorted({*group.members} - {each.member for each in ranks})

@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -571,7 +571,12 @@ class Loop:
         rank with shares has passed True."""
         found = np.zeros(1)
         step = self.new_step(PlainArrays([found], "sum"))
-        self._complete(step, lambda _: [np.array([float(told)])])
+        try:
+            self._complete(step, lambda _: [np.array([float(told)])])
+        finally:
+            if step.recovery and not step.follows:  # those that have left have not died
+                recovery = replace(step.recovery, adopted=0)
+                self.reporter.recovered(recovery, max(0, self._next - 1))
         self._first_left = step.first_left
         return bool(found[0])
 

@@ -16,6 +16,7 @@ from ddl_elastic.base.inbox import Inbox
 from ddl_elastic.base.messages import Channel, JobOver
 from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER
 from ddl_elastic.step.membership import Membership
+from ddl_elastic.step.step import Recovery
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.elastic_step import ElasticStep
@@ -193,3 +194,22 @@ def test_a_joining_worker_stops_in_no_step_that_it_has_missed(make_job: MakeJob)
             if not call:
                 job.stop()
     assert found == [(0, 0), (1, 2), (1, 3)]
+
+
+@pytest.mark.parametrize(("follows", "expected"), [(False, [[1]]), (True, [])])
+def test_a_death_after_the_last_step_is_reported(
+    make_job: MakeJob, follows: bool, expected: list[list[int]]
+) -> None:
+    """Otherwise the coordinator never ends a process that hangs there. A rank that has left does
+    not count as dead."""
+    job, told = make_job(), list[list[int]]()
+    complete = job._complete
+
+    def lose(step: Any, compute: Any) -> None:
+        complete(step, compute)
+        step.recovery, step.follows = Recovery(step.number, [1]), follows
+
+    job._complete = lose
+    job.reporter.recovered = lambda recovery, _: told.append(recovery.died)
+    job._finish()
+    assert told == expected
