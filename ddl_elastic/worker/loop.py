@@ -318,7 +318,7 @@ class Loop:
         """Log a warning about hidden state. Raises RuntimeError if the job is strict."""
         if self._strict:
             raise RuntimeError(text)
-        if self.is_writer:
+        if self._is_first:
             _log.warning(text)
 
     def _settle(self, audit: Audit, begin: int) -> bool:
@@ -439,9 +439,15 @@ class Loop:
     @property
     def is_writer(self) -> bool:
         """True on the rank that writes files and messages. If that rank dies, another rank replaces
-        it."""
+        it. False while a resumed job has not loaded its checkpoint yet."""
+        awaits_state = self._resumed is not None and self.awaits_admission
+        return self._is_first and not awaits_state and not self._passes_by
+
+    @property
+    def _is_first(self) -> bool:
+        """True on the first rank of the job that has not finished."""
         is_first = self.group.comm.rank == 0 and not self.group.writer_is_done
-        return is_first and not self.is_new and not self._arrival and not self._passes_by
+        return is_first and not self.is_new and not self._arrival
 
     def log(self, text: str = "", **numbers: float) -> None:
         """Log a line of text and named numbers, once for all ranks."""
@@ -471,8 +477,8 @@ class Loop:
             # A rollback removes the checkpoint of the step since which a rank may be wrong.
             saver.needed = lambda: (audit.start or 0, audit.trusted(self.group.members) - 1)
         shards, reporter = self.group.shards, self.reporter
-        state = shards.own_state if shards else self.framework.state
-        self._writers = CheckpointWriters(saver, self.group, state, self._finish, reporter)
+        own_state = shards.own_state if shards else self.framework.state
+        self._writers = CheckpointWriters(saver, self.group, own_state, self._finish, reporter)
         if self.is_new:
             saver.skip()
             return
@@ -482,9 +488,10 @@ class Loop:
             self.log(f"skipped a damaged checkpoint: {error}")
             saver.damaged.update(filter(None, [error.file]))
         if found:
-            manifest, self._resumed = found
+            manifest, state = found
             self._next, self._checkpoint = manifest.steps, manifest.description
             self.log(f"resumed after {manifest.steps} steps")
+            self._resumed = state
 
     def _begin_resumed(self, begin: int, span: range) -> None:
         """Load the checkpoint when a call of `steps` begins, even if that call is already finished.

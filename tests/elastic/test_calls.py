@@ -213,3 +213,23 @@ def test_a_death_after_the_last_step_is_reported(
     job.reporter.recovered = lambda recovery, _: told.append(recovery.died)
     job._finish()
     assert told == expected
+
+
+def test_no_rank_writes_before_the_checkpoint_is_loaded(
+    make_job: MakeJob, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the top of the first step, the model is untrained."""
+    saved = {"checkpoint": str(tmp_path), "every": 1}
+    for end in (True, False):
+        job, found = make_job(**saved), []
+        with caplog.at_level("INFO", logger="ddl_elastic"):
+            for step in job.steps([(torch.ones(2), 1)] * 12):
+                found.append(job.is_writer)
+                for x, y in step:
+                    step.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+                job.framework.optimizer.step()
+                if end:
+                    job.stop()
+    assert not found[0]
+    assert all(found[1:])
+    assert "resumed after 1 steps" in caplog.messages
