@@ -170,6 +170,7 @@ class Loop:
         self._numbers: dict[str, int | str | None] = {}  # settings that must be equal on all ranks
         self._resumed: State | None = None  # from a checkpoint; loaded after the admission
         self._checkpoint = ""  # the name of that checkpoint
+        self._saves_initial = False  # until the initial state of a job with audits is written
         self._passes_by = False  # the current step is of a call that this resumed job has finished
         recording = find_recording()
         self.recorder = Recorder(recording, self.group.member) if recording else None
@@ -482,6 +483,7 @@ class Loop:
         if self.is_new:
             saver.skip()
             return
+        self._saves_initial = bool(audit and audit.rate)
         damaged: list[DamagedCheckpoint] = []
         found = saving.newest(self._policy.storage, self._constants, damaged)
         for error in damaged:
@@ -491,7 +493,7 @@ class Loop:
             manifest, state = found
             self._next, self._checkpoint = manifest.steps, manifest.description
             self.log(f"resumed after {manifest.steps} steps")
-            self._resumed = state
+            self._resumed, self._saves_initial = state, False
 
     def _begin_resumed(self, begin: int, span: range) -> None:
         """Load the checkpoint when a call of `steps` begins, even if that call is already finished.
@@ -509,8 +511,8 @@ class Loop:
 
     def save_initial_state(self) -> None:
         """Write the checkpoint before the first step, to which a job with audits may return."""
-        audit = self.group.audit
-        if audit and audit.rate and self._writers and self._number == self._next == 0 == self._call:
+        if self._saves_initial and self._writers:
+            self._saves_initial = False
             self._writers.boundary(0, is_behind=False)
 
     def load_resumed(self, stop: int) -> None:

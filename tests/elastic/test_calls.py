@@ -233,3 +233,12 @@ def test_no_rank_writes_before_the_checkpoint_is_loaded(
     assert not found[0]
     assert all(found[1:])
     assert "resumed after 1 steps" in caplog.messages
+
+
+def test_an_evaluation_before_the_first_step_keeps_the_initial_checkpoint(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    job = make_job(checkpoint=str(tmp_path), audit=0.5)
+    job.map([torch.ones(2)], len, batch=1)
+    assert len([*train_call(job)]) == 2
+    assert (tmp_path / "steps-000000000000.json").exists()
