@@ -249,14 +249,14 @@ class Loop:
         loader, audit = load(span), self.group.audit
         if audit and self._call == 0 and not self.is_new:
             audit.start = self._next
-        if self.has_missed(self._call):
+        if self.has_missed(self._call) or (self.is_new and call.begin == span.stop):
             return
         if not self.is_new:
             watchdog = self.group.watch.watchdog.seconds
             self.reporter.begin(span.stop, call.batch, self.logical, watchdog)
         self._past.is_open = False
         # A joining worker's program executes the first step, too, even if it has missed the call.
-        passes_by = self.awaits_admission and self._resumed is not None and not span
+        passes_by = self._awaits_state and call.begin < span.stop and not span
         try:
             while self._next < span.stop or passes_by:
                 if not self._observer:  # an observed step takes as long as the other ranks' steps
@@ -300,10 +300,11 @@ class Loop:
             if self.has_missed(self._call):
                 return
             self.arrive()
-            self._end()
+            if not self._awaits_state:  # otherwise the call has no steps
+                self._end()
             self.reporter.done(self._next, self.framework.loss, self.group.comm, self._digest)
         finally:
-            self._past.is_open = True
+            self._past.is_open = self._is_admitted  # else a joining program evaluates itself
             loader.close()
 
     def _record(self, number: int) -> None:
@@ -441,8 +442,12 @@ class Loop:
     def is_writer(self) -> bool:
         """True on the rank that writes files and messages. If that rank dies, another rank replaces
         it. False while a resumed job has not loaded its checkpoint yet."""
-        awaits_state = self._resumed is not None and self.awaits_admission
-        return self._is_first and not awaits_state and not self._passes_by
+        return self._is_first and not self._awaits_state and not self._passes_by
+
+    @property
+    def _awaits_state(self) -> bool:
+        """True until this resumed job has compared the initial states and loads its checkpoint."""
+        return self._resumed is not None and self.awaits_admission
 
     @property
     def _is_first(self) -> bool:

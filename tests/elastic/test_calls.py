@@ -242,3 +242,17 @@ def test_an_evaluation_before_the_first_step_keeps_the_initial_checkpoint(
     job.map([torch.ones(2)], len, batch=1)
     assert len([*train_call(job)]) == 2
     assert (tmp_path / "steps-000000000000.json").exists()
+
+
+def test_a_call_without_steps_does_not_count_as_the_first(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    """A joining worker executes no step there, either, and the evaluation after it."""
+    saved, found = {"checkpoint": str(tmp_path), "every": 1}, []
+    for steps in ([0, 1], [0]):  # a resumed job repeats the first one
+        job = make_job(**saved)
+        empty = [step.number for step in job.steps([(torch.ones(2), 1)] * 4, 0)]
+        job.map([torch.ones(2)], len, batch=1)
+        found.append((empty, len(job.past), job.awaits_admission))
+        assert [step.number for step in train_call(job)] == steps
+    assert found == [([], 0, True)] * 2
