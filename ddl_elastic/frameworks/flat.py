@@ -24,6 +24,8 @@ Values = npt.NDArray[Any]  # of any shape
 # The type in which tensors are added. Half types are rounded only once, at the end.
 WIDE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 
+_LOSS = f"{protocol.MODE}loss"  # in a state
+
 
 def seed(seed: int) -> None:
     """Seed the generators of NumPy and of Python with a 64-bit seed."""
@@ -110,6 +112,16 @@ class Flat:
         pairs = zip(self._result.parts, self._specs, strict=True)
         return [part.astype(spec.dtype) for part, spec in pairs]
 
+    def add_loss(self, state: State) -> State:
+        """Return the state with the last step's loss, so that it is the same on joining ranks and
+        after a resume."""
+        return state | pack({_LOSS: np.float64(self.loss)})
+
+    def load_loss(self, state: State) -> None:
+        """Set the loss to that of a state."""
+        found = state.get(_LOSS)
+        self.loss = float(found.data.view(np.float64)[0]) if found else float("nan")
+
     # ---- methods of Framework ----
 
     def result(self) -> FlatShare:
@@ -181,7 +193,9 @@ def _pack(value: Values) -> Tensor:
 
 
 def unpack(state: State, specs: Mapping[str, Any]) -> dict[str, Values]:
-    """Return the arrays of a state. Raises ValueError unless names, shapes and dtypes fit."""
+    """Return the arrays of a state, without the loss. Raises ValueError unless names, shapes and
+    dtypes fit."""
+    state = {name: tensor for name, tensor in state.items() if name != _LOSS}
     if state.keys() != specs.keys():
         names = sorted(state.keys() ^ specs.keys())
         raise ValueError(f"the state is not this model's: only one of them has {', '.join(names)}")

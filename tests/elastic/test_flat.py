@@ -7,7 +7,7 @@ import pytest
 
 from ddl_elastic.frameworks import flat
 from ddl_elastic.frameworks.flat import Flat, Spec
-from ddl_elastic.frameworks.protocol import Tensor
+from ddl_elastic.frameworks.protocol import Tensor, digest
 
 pytestmark = pytest.mark.pure
 
@@ -88,6 +88,19 @@ def test_a_state_is_read_as_it_was_written() -> None:
     for name, value in values.items():
         assert found[name].dtype == value.dtype
         np.testing.assert_array_equal(found[name], value)
+
+
+def test_the_loss_is_in_the_state() -> None:
+    first, second = Flat(), Flat()
+    first.loss, second.loss = 0.1, 1.0
+    plain = flat.pack({"a": np.ones(2)})
+    state = first.add_loss(plain)
+    assert digest(state) == digest(plain)
+    assert flat.unpack(state, {"a": np.ones(2)}).keys() == {"a"}
+    second.load_loss(state)
+    assert second.loss == 0.1
+    second.load_loss(plain)  # of an older version
+    assert np.isnan(second.loss)
 
 
 def test_states_of_other_models() -> None:

@@ -140,11 +140,13 @@ class JaxAdapter(Flat):
     # ---- the state ----
 
     def state(self) -> protocol.State:
-        return elastic_state.save(self.model, self._rounds.own if self._rounds else ())
+        own = self._rounds.own if self._rounds else ()
+        return self.add_loss(elastic_state.save(self.model, own))
 
     def load(self, state: protocol.State) -> None:
         own = self._rounds.own if self._rounds else ()
         trees = elastic_state.load(state, self.model, own)
+        self.load_loss(state)
         self.model, own = jax.tree.map(jax.numpy.array, trees)
         if self._rounds:
             self._rounds.own = own

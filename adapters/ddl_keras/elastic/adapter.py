@@ -139,13 +139,14 @@ class KerasAdapter(Flat):
     def state(self) -> protocol.State:
         values = {name: keras.ops.convert_to_numpy(each) for name, each in self._named().items()}
         totals = {f"metric.{number}": each for number, each in enumerate(self.totals)}
-        return flat.pack({**values, **totals})
+        return self.add_loss(flat.pack({**values, **totals}))
 
     def load(self, state: protocol.State) -> None:
         named = self._named()
         like = {name: keras.ops.convert_to_numpy(each) for name, each in named.items()}
         totals = {f"metric.{number}": each for number, each in enumerate(self.totals)}
         found = flat.unpack(state, {**like, **totals})
+        self.load_loss(state)
         _write(list(named.values()), [found[name] for name in named])
         self._buffers.forget()
         self.totals = [found[name].copy() for name in totals]

@@ -103,12 +103,14 @@ class TensorFlowAdapter(Flat):
 
     def state(self) -> protocol.State:
         named = self._named()
-        return flat.pack(dict(zip(named, _read(list(named.values())), strict=True)))
+        state = flat.pack(dict(zip(named, _read(list(named.values())), strict=True)))
+        return self.add_loss(state)
 
     def load(self, state: protocol.State) -> None:
         named = self._named()
         like = dict(zip(named, _read(list(named.values())), strict=True))
         found = flat.unpack(state, like)
+        self.load_loss(state)
         _write(list(named.values()), [found[name] for name in named])
         self._buffers.forget()
 
