@@ -296,6 +296,8 @@ class Loop:
                     break
                 if self._writers and self.group.membership and self.group.membership.ends_job:
                     self._writers.save_last(self._next)
+            if not self._arrival:
+                change.send_state(self)  # a rank that sent it may have died in the last step
             self._enter()
             if self.has_missed(self._call):
                 return

@@ -256,3 +256,14 @@ def test_a_call_without_steps_does_not_count_as_the_first(
         found.append((empty, len(job.past), job.awaits_admission))
         assert [step.number for step in train_call(job)] == steps
     assert found == [([], 0, True)] * 2
+
+
+def test_the_state_is_sent_again_after_the_last_step(make_job: MakeJob) -> None:
+    """The ranks that sent it may have died in that step."""
+    job, sent = make_job(), []
+    job.group.sender.send = lambda *given: sent.append(given[-1])
+    for step in train_call(job):
+        if step.number == 1:
+            job.group.sends_at = job.position["number"]
+    assert job.group.sends_at is None
+    assert [each["next"] for each in sent] == [2]
