@@ -29,7 +29,7 @@ from ddl_elastic.step.reform import LOST, UNKNOWN, RankProgress, decide, gather
 from ddl_elastic.step.step import PlainArrays, RankGroup, Step
 from ddl_elastic.step.transfer import Receiver
 from ddl_elastic.worker import shared_storage
-from ddl_elastic.worker.evaluation import Table
+from ddl_elastic.worker.evaluation import EvaluationHistory, Table
 from ddl_elastic.worker.observer import Observer, Results
 from ddl_elastic.worker.reporter import Reporter
 
@@ -44,6 +44,7 @@ class Arrival:
     observer: Observer | None  # None in a sharded job
     state: State
     tables: list[Table]  # see evaluation.EvaluationHistory
+    head: list[Table]
     number: int
     next: int  # training step
     call: int  # of Loop.steps
@@ -64,7 +65,7 @@ class SwitchingLoop(Protocol):
     def position(self) -> dict[str, int]: ...
 
     @property
-    def past(self) -> Sequence[Table]: ...
+    def past(self) -> EvaluationHistory: ...
 
     def share_out(self, number: int) -> None: ...
 
@@ -114,9 +115,21 @@ def describe_position(job: SwitchingLoop) -> dict[str, Any]:
     audit = job.group.audit
     return {
         **job.position,
-        "tables": [table.tolist() for table in job.past],
+        "tables": [table.tolist() for table in job.past.tables],
+        "head": [table.tolist() for table in job.past.head],
         "audit": audit.known() if audit else {},
     }
+
+
+def _read_position(
+    observer: Observer | None,
+    state: State,
+    where: dict[str, Any],
+    plan: MembershipPlan | None = None,
+) -> Arrival:
+    """Return the data that a joining worker has received with this position of the job."""
+    tables, head = ([np.array(each) for each in where.pop(name)] for name in ("tables", "head"))
+    return Arrival(observer, state, tables, head, **where, plan=plan)
 
 
 def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
@@ -134,9 +147,7 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
     while (number := _join_group(job, _wait_for_plan(job))) is None:
         pass
     observer = Observer(group, number, results, receiver, job.share_out)
-    state, where = observer.receive()
-    tables = [np.array(table) for table in where.pop("tables")]
-    return Arrival(observer, state, tables, **where)
+    return _read_position(observer, *observer.receive())
 
 
 def _wait_for_plan(job: SwitchingLoop) -> MembershipPlan:
@@ -183,8 +194,7 @@ def _approach(job: SwitchingLoop) -> Arrival:
         assert plan.comm
         with suppress(*LOST):
             where = _share_position(plan.comm, plan.standings, dict)
-            tables = [np.array(table) for table in where.pop("tables")]
-            return Arrival(None, {}, tables, **where, plan=plan)
+            return _read_position(None, {}, where, plan)
         membership.drop()
 
 
@@ -228,9 +238,7 @@ def _receive_shards(job: SwitchingLoop, shards: Shards, number: int) -> Arrival:
         Step(job.group, number, PlainArrays([])).enter()
     except StateLost as error:
         raise NotAdmitted(f"this worker cannot join: {error}") from error
-    state, where = shards.arrived()
-    tables = [np.array(table) for table in where.pop("tables")]
-    return Arrival(None, state, tables, **where)
+    return _read_position(None, *shards.arrived())
 
 
 def rehearse(

@@ -65,30 +65,34 @@ class EvaluationHistory:
     evaluations later.
 
     Such a program executes the first step of the first call of `steps` and skips all other steps
-    that it has missed. It also executes the code after that step and between the calls.
+    that it has missed. It also executes the code after that step and between the calls, and finally
+    the code at the top of the step in which it joins.
 
-    is_open  True while the program executes such code
+    tables   the tables from such code, without the last one
+    head     the tables since the program began the current step
+    is_open  True while the program executes the code after the first step or between the calls
     """
 
     def __init__(self) -> None:
         self.tables: list[Table] = []
+        self.head: list[Table] = []
         self._taken = 0
         self.is_open = False
 
     def keep(self, table: Table) -> None:
         """Keep the table of an evaluation if a joining worker's program needs it."""
-        if self.is_open:
-            self.tables.append(table)
+        (self.tables if self.is_open else self.head).append(table)
 
     def take(self) -> Table:
         """Return the next table, on a rank that has missed its evaluation."""
+        known = [*self.tables, *self.head]
         self._taken += 1
-        if self._taken > len(self.tables):
+        if self._taken > len(known):
             raise RuntimeError(
                 "the other ranks have evaluated nothing at this point, so this process cannot"
                 " join them"
             )
-        return self.tables[self._taken - 1]
+        return known[self._taken - 1]
 
 
 def run(

@@ -61,7 +61,7 @@ from ddl_elastic.worker import change, evaluation, rollback, shared_storage
 from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.checkpoint_writers import CheckpointWriters
 from ddl_elastic.worker.elastic_step import ElasticStep
-from ddl_elastic.worker.evaluation import EvaluationHistory, Table
+from ddl_elastic.worker.evaluation import EvaluationHistory
 from ddl_elastic.worker.observer import Observer
 from ddl_elastic.worker.reporter import Reporter
 
@@ -151,7 +151,7 @@ class Loop:
         self._observer: Observer | None = None  # while this joining rank catches up
         self._writers: CheckpointWriters | None = None
         self._arrival: Arrival | None = None  # until the received state is loaded
-        self._past = EvaluationHistory()
+        self.past = EvaluationHistory()  # what a joining worker's program requests, too
         self._policy, self._beside = policy, beside
         self._constants: dict[str, int | str | None] = {"batch": batch, "logical": logical}
         self._constants |= {"seed": seed, "local_steps": None, "clip_norm": None}
@@ -254,7 +254,7 @@ class Loop:
         if not self.is_new:
             watchdog = self.group.watch.watchdog.seconds
             self.reporter.begin(span.stop, call.batch, self.logical, watchdog)
-        self._past.is_open = False
+        self.past.is_open = False
         # A joining worker's program executes the first step, too, even if it has missed the call.
         passes_by = self._awaits_state and call.begin < span.stop and not span
         try:
@@ -263,8 +263,10 @@ class Loop:
                     self.group.watch.watchdog.begin_step()
                 number = call.begin if passes_by else self._next
                 step = call.make_step(self, number, loader, span.stop)
+                if not self._arrival:
+                    self.past.head = []
                 yield step
-                self._past.is_open = False
+                self.past.is_open = False
                 if not step.is_agreed:
                     raise RuntimeError(
                         f"step {step.number} is not agreed on: iterate over it to its end"
@@ -297,6 +299,7 @@ class Loop:
                 if self._writers and self.group.membership and self.group.membership.ends_job:
                     self._writers.save_last(self._next)
             if not self._arrival:
+                self.past.head = []
                 change.send_state(self)  # a rank that sent it may have died in the last step
             self._enter()
             if self.has_missed(self._call):
@@ -306,7 +309,7 @@ class Loop:
                 self._end()
             self.reporter.done(self._next, self.framework.loss, self.group.comm, self._digest)
         finally:
-            self._past.is_open = self._is_admitted  # else a joining program evaluates itself
+            self.past.is_open = self._is_admitted  # else a joining program evaluates itself
             loader.close()
 
     def _record(self, number: int) -> None:
@@ -384,7 +387,7 @@ class Loop:
         this between two steps. The function runs without gradients and in evaluation mode.
         """
         if self._arrival:
-            return self._past.take()
+            return self.past.take()
         self._undo()
         framework = self.framework
         plan = evaluation.EvaluationPlan(len(data), batch, self.logical)
@@ -406,7 +409,7 @@ class Loop:
             table = evaluation.run(
                 framework, plan, loader, function, self.seed, group, self.agree, watchdog.expect
             )
-            self._past.keep(table)
+            self.past.keep(table)
             return table
         finally:
             watchdog.expect(0)
@@ -569,7 +572,7 @@ class Loop:
         if self.group.saver:
             shared_storage.check(self.group.saver, self.group, self.agree, self._finish)
         self.reporter.admitted(step.first)
-        self._past.is_open = True
+        self.past.is_open = True
         return step.deaths
 
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
@@ -632,7 +635,8 @@ class Loop:
 
     def _take_arrival(self, arrival: Arrival) -> None:
         self._arrival = arrival
-        self._observer, self._past.tables = arrival.observer, arrival.tables
+        self._observer = arrival.observer
+        self.past.tables, self.past.head = arrival.tables, arrival.head
         self._number, self._next = arrival.number, arrival.next
         if self.group.audit:
             self.group.audit.learn(arrival.audit)
@@ -722,11 +726,6 @@ class Loop:
     def position(self) -> dict[str, int]:
         """The position of the job between two steps."""
         return {"number": self._number, "next": self._next, "call": self._call}
-
-    @property
-    def past(self) -> Sequence[Table]:
-        """The tables of the evaluations that a joining worker's program requests."""
-        return self._past.tables
 
     def _owned(self, step: int) -> Collection[int]:
         """Return this rank's logical workers in a training step, by the current owners."""

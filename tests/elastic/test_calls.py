@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ddl_elastic.base.inbox import Inbox
@@ -18,6 +19,7 @@ from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER
 from ddl_elastic.step.membership import Membership
 from ddl_elastic.step.step import Recovery
 from ddl_elastic.storage.saving import policy_find
+from ddl_elastic.worker import change
 from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.elastic_step import ElasticStep
 from ddl_elastic.worker.loop import Loop
@@ -51,11 +53,11 @@ def run_calls(run_here: Any, tmp_path: Path) -> Run:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("late", [0, 0.5])
-def test_the_last_ones_have_joined_in_a_later_call(run_calls: Run, late: float) -> None:
+@pytest.mark.parametrize("words", [["--late", "0"], ["--late", "0.5"], ["--top"]])
+def test_the_last_ones_have_joined_in_a_later_call(run_calls: Run, words: list[str]) -> None:
     expected = run_calls("-n", "1", str(PROGRAM))[:2]
     kills = f"{STEPS}:0,{2 * STEPS}:1"
-    *found, events = run_calls("-n", "2", str(PROGRAM), "--kills", kills, "--late", str(late))
+    *found, events = run_calls("-n", "2", str(PROGRAM), "--kills", kills, *words)
     assert (*found,) == expected
     joined = {each["member"]: each["step"] for each in events if each["kind"] == "joined"}
     assert {2, 3} == {*joined}, events
@@ -171,12 +173,17 @@ def test_a_passed_step_shows_the_checkpoint(make_job: MakeJob, tmp_path: Path) -
     assert found[0][3] == found[1][3]
 
 
+def evaluate(job: elastic.Job, number: float) -> float:
+    return float(job.map([torch.ones(2)], lambda _: number, batch=1)[0, 0])
+
+
 def join_in_call(job: elastic.Job, call: int, **given: Any) -> None:
     """Let the job's admission end as that of a worker that joins before the first step of a call.
     All others are said to have died since."""
     position = {"number": 2 * call, "next": 2 * call, "call": call}
-    known = {"state": job.framework.state(), "tables": [], "audit": job.group.audit.known()}
-    arrival = Arrival(observer=None, **known | position | given)
+    known = {"state": job.framework.state(), "audit": job.group.audit.known()}
+    tables = {"tables": [], "head": []}
+    arrival = Arrival(observer=None, **known | position | tables | given)
 
     def admit(_: Any) -> None:
         job._is_admitted = True
@@ -253,7 +260,7 @@ def test_a_call_without_steps_does_not_count_as_the_first(
         job = make_job(**saved)
         empty = [step.number for step in job.steps([(torch.ones(2), 1)] * 4, 0)]
         job.map([torch.ones(2)], len, batch=1)
-        found.append((empty, len(job.past), job.awaits_admission))
+        found.append((empty, len(job.past.tables), job.awaits_admission))
         assert [step.number for step in train_call(job)] == steps
     assert found == [([], 0, True)] * 2
 
@@ -267,3 +274,28 @@ def test_the_state_is_sent_again_after_the_last_step(make_job: MakeJob) -> None:
             job.group.sends_at = job.position["number"]
     assert job.group.sends_at is None
     assert [each["next"] for each in sent] == [2]
+
+
+def test_an_evaluation_at_the_top_of_the_step_in_which_a_worker_joins(make_job: MakeJob) -> None:
+    job, found = make_job(), []
+    join_in_call(job, 1, tables=[np.array([[7.0]])], head=[np.array([[8.0]])])
+    for call in range(2):
+        for step in job.steps([(torch.ones(2), 1)] * 8):
+            found.append(evaluate(job, 3))
+            for x, y in step:
+                step.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+            if not call:
+                found.append(evaluate(job, 4))
+    assert found == [3, 7, 8, 3]
+
+
+def test_the_position_has_the_evaluations_at_the_top_of_the_step(make_job: MakeJob) -> None:
+    job, heads = make_job(), {}
+    for step in job.steps([(torch.ones(2), 1)] * 12):
+        evaluate(job, step.number)
+        for x, y in step:
+            heads[step.number] = change.describe_position(job)["head"]
+            step.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+        evaluate(job, 9)
+    assert heads == {number: [[[number]]] for number in range(3)}
+    assert change.describe_position(job)["tables"] == [[[9]]]

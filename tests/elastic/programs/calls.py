@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--late", type=float, default=0.0)
     parser.add_argument("--end", type=int)
     parser.add_argument("--checkpoint")
+    parser.add_argument("--top", action="store_true", help="evaluate before each step, too")
     arguments = parser.parse_args()
     receive = transfer.Receiver.receive
 
@@ -52,6 +53,8 @@ def main() -> None:
     evaluated = hashlib.sha256()
     for _ in range(arguments.calls):
         for step in job.steps(data, passes=1):
+            if arguments.top:
+                job.map(data, measure, batch=50)
             for x, y in step:
                 due = [member for begin, member in kills if step.number >= begin]
                 if job.group.member in due and len(job.group.whole) > 1:
