@@ -123,7 +123,7 @@ class Folder:
         (self._path / name).unlink(missing_ok=True)
 
     def remove_unfinished(self) -> None:
-        for pattern in (".*.safetensors.*", ".*.json.*"):
+        for pattern in (".*.safetensors.*", ".*.json.*", ".probe-*", ".job-*"):
             for unfinished in self._path.glob(pattern):
                 unfinished.unlink(missing_ok=True)
 

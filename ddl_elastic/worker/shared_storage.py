@@ -37,8 +37,9 @@ def check(
 ) -> None:
     """Check that all ranks find a file that the first rank has written. All ranks call it.
 
-    Raises RuntimeError on all ranks if one of them does not find it. Checks nothing if a rank
-    cannot write, which the first checkpoint will report.
+    Raises RuntimeError on all ranks if one of them does not find it, and only on that one if it has
+    no shares. Checks nothing if a rank with shares cannot write, which the first checkpoint will
+    report.
 
     agree, finish  see Loop
     """

@@ -409,7 +409,8 @@ def test_a_damaged_chunk_is_written_again(tmp_path: Path) -> None:
 
 
 def test_what_killed_writers_leave_is_removed(tmp_path: Path) -> None:
-    for name in (".abc.safetensors.other-host.7", ".steps-000000000003.json.h.8"):
+    names = (".abc.safetensors.other-host.7", ".steps-000000000003.json.h.8", ".job-9.h.8")
+    for name in (*names, ".probe-9-1.h.8"):
         (tmp_path / name).write_bytes(b"half")
     saved(tmp_path, 1)
     assert not list(tmp_path.glob(".*"))
