@@ -45,8 +45,6 @@ class SteppingLoop(Protocol):
 
     def admit(self, reference: Share) -> Recovery | None: ...
 
-    def load_resumed(self, stop: int) -> None: ...
-
     def save_initial_state(self) -> None: ...
 
     def arrives(self, stop: int) -> bool: ...
@@ -93,7 +91,6 @@ class ElasticStep:
             framework.result()
             yield from self._reference()
             self._admission = loop.admit(self._computed or [])
-            loop.load_resumed(self._stop)
         loop.save_initial_state()
         if not loop.arrives(self._stop):
             self._pass_by()
@@ -170,9 +167,9 @@ class ElasticStep:
         )
 
     def _pass_by(self) -> None:
-        """Skip a step of a call that this rank has missed, or that the job had finished before it
-        resumed. The program computes with filler values, and loading the received state or the
-        checkpoint undoes their effect."""
+        """Skip a step of a call that this rank has missed, or the first step of a resumed job. The
+        program computes with filler values, and loading the received state or the checkpoint undoes
+        their effect."""
         framework, shards = self._loop.framework, self._loop.group.shards
         for array in framework.result():
             array.fill(1)

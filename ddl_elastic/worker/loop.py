@@ -171,7 +171,7 @@ class Loop:
         self._resumed: State | None = None  # from a checkpoint; loaded after the admission
         self._checkpoint = ""  # the name of that checkpoint
         self._saves_initial = False  # until the initial state of a job with audits is written
-        self._passes_by = False  # the current step is of a call that this resumed job has finished
+        self._passes_by = False  # this resumed job undoes the current step
         recording = find_recording()
         self.recorder = Recorder(recording, self.group.member) if recording else None
 
@@ -255,8 +255,8 @@ class Loop:
             watchdog = self.group.watch.watchdog.seconds
             self.reporter.begin(span.stop, call.batch, self.logical, watchdog)
         self.past.is_open = False
-        # A joining worker's program executes the first step, too, even if it has missed the call.
-        passes_by = self._awaits_state and call.begin < span.stop and not span
+        # A resumed job compares the ranks in its first step, like a joining worker, and undoes it.
+        passes_by = self._awaits_state and call.begin < span.stop
         try:
             while self._next < span.stop or passes_by:
                 if not self._observer:  # an observed step takes as long as the other ranks' steps
@@ -271,13 +271,17 @@ class Loop:
                     raise RuntimeError(
                         f"step {step.number} is not agreed on: iterate over it to its end"
                     )
+                if self._arrival or passes_by:
+                    self._stops = False  # it was not for this step
+                if self._arrival:
+                    break
                 if passes_by:
                     self.reporter.recovered(step.recovery, step.number)
                     self._undo()
-                    self._passes_by = False
-                if self._arrival or passes_by:
-                    self._stops = False  # it was not for this step
-                    break
+                    self._passes_by = passes_by = False
+                    if span:
+                        self._resumed = None
+                    continue
                 if step.lost:
                     self._reload(step.lost, call.begin)
                     loader.close()
@@ -517,24 +521,14 @@ class Loop:
         elif begin and begin == self._next:
             self._resumed = None
         else:
-            self.load_resumed(span.stop)
+            self.framework.load(self._resumed)
+            self._resumed = None
 
     def save_initial_state(self) -> None:
         """Write the checkpoint before the first step, to which a job with audits may return."""
         if self._saves_initial and self._writers:
             self._saves_initial = False
             self._writers.boundary(0, is_behind=False)
-
-    def load_resumed(self, stop: int) -> None:
-        """Load the checkpoint after the admission, which compares the initial states. If the
-        checkpoint was written at the end of the current call (before step `stop`) or later, skip
-        the current step first."""
-        if self._resumed is None:
-            return
-        self._passes_by = self._next >= stop
-        if not self._passes_by:
-            self.framework.load(self._resumed)
-            self._resumed = None
 
     def _undo(self) -> None:
         """Undo the effect of a step that a resumed program skips."""
@@ -558,7 +552,7 @@ class Loop:
     def admit(self, reference: Share) -> Recovery | None:
         """Continue with the ranks that computed the same reference share. Raises AdmissionError on
         the other ranks. Return the recovery from deaths."""
-        self._is_admitted = True
+        self._is_admitted, self._passes_by = True, self._resumed is not None
         self.framework.begin(0)  # restore the buffers
         member, numbers = self.group.member, self._numbers
         candidate = admission.describe(member, self.framework, reference, numbers, self._checkpoint)
@@ -662,7 +656,7 @@ class Loop:
     def arrives(self, stop: int) -> bool:
         """Return True if this rank takes part in a step before `stop` of the current call."""
         self._enter()
-        return not self.has_missed(self._call) and self._next < stop
+        return not self._passes_by and not self.has_missed(self._call) and self._next < stop
 
     def arrive(self) -> None:
         """Load the received state, which moves the program to the other ranks' position at that

@@ -55,7 +55,7 @@ def run_calls(run_here: Any, tmp_path: Path) -> Run:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--late", "0"], ["--late", "0.5"], ["--top"]])
 def test_the_last_ones_have_joined_in_a_later_call(run_calls: Run, words: list[str]) -> None:
-    expected = run_calls("-n", "1", str(PROGRAM))[:2]
+    expected = run_calls("-n", "1", str(PROGRAM), *words)[:2]
     kills = f"{STEPS}:0,{2 * STEPS}:1"
     *found, events = run_calls("-n", "2", str(PROGRAM), "--kills", kills, *words)
     assert (*found,) == expected
@@ -66,11 +66,14 @@ def test_the_last_ones_have_joined_in_a_later_call(run_calls: Run, words: list[s
 
 
 @pytest.mark.slow
-def test_workers_join_after_a_resume_in_a_later_call(run_calls: Run, run_here: Any) -> None:
-    """The resumed program passes by the first step, which joining workers execute as well."""
-    expected, _, _ = run_calls("-n", "1", str(PROGRAM))
-    program = [str(PROGRAM), "--checkpoint", "saved"]
-    ended = run_here([*DDL, "-n", "1", *program, "--end", str(2 * STEPS + 2)], limit=LIMIT)
+@pytest.mark.parametrize(("end", "words"), [(2 * STEPS + 2, []), (5, ["--top"])])
+def test_workers_join_after_a_resume(
+    run_calls: Run, run_here: Any, end: int, words: list[str]
+) -> None:
+    """The resumed program undoes its first step, which joining workers execute as well."""
+    expected, _, _ = run_calls("-n", "1", str(PROGRAM), *words)
+    program = [str(PROGRAM), "--checkpoint", "saved", *words]
+    ended = run_here([*DDL, "-n", "1", *program, "--end", str(end)], limit=LIMIT)
     assert ended.code == 1, ended.err
     found, _, events = run_calls("-n", "2", *program, "--kills", f"{3 * STEPS}:0")
     assert found == expected
@@ -299,3 +302,25 @@ def test_the_position_has_the_evaluations_at_the_top_of_the_step(make_job: MakeJ
         evaluate(job, 9)
     assert heads == {number: [[[number]]] for number in range(3)}
     assert change.describe_position(job)["tables"] == [[[9]]]
+
+
+def test_a_resumed_job_sets_its_learning_rate_at_the_top_of_a_step(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    """The same learning rates as without an interruption, and the same initial state as that of a
+    worker that joins, whose program is in step 0."""
+    data, hashes, founders = [(torch.ones(2), number % 2) for number in range(24)], [], []
+    for end, saved in ((6, tmp_path / "a"), (3, tmp_path / "b"), (6, tmp_path / "b")):
+        job = make_job(checkpoint=str(saved), every=1)
+        job.reporter.admitted = lambda bits: founders.append((bits.state, bits.share))
+        model, optimizer = job.framework.model, job.framework.optimizer
+        for step in job.steps(data):
+            optimizer.param_groups[0]["lr"] = 1 / (2 + step.number)
+            for x, y in step:
+                step.backward(torch.nn.functional.cross_entropy(model(x), y))
+            optimizer.step()
+            if step.number + 1 == end:
+                job.stop()
+        hashes.append(job.hash())
+    assert hashes[2] == hashes[0] != hashes[1]
+    assert len({*founders}) == 1 and len(founders) == 3

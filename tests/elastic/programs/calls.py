@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--late", type=float, default=0.0)
     parser.add_argument("--end", type=int)
     parser.add_argument("--checkpoint")
-    parser.add_argument("--top", action="store_true", help="evaluate before each step, too")
+    parser.add_argument("--top", action="store_true", help="act before each step, too")
     arguments = parser.parse_args()
     receive = transfer.Receiver.receive
 
@@ -54,6 +54,7 @@ def main() -> None:
     for _ in range(arguments.calls):
         for step in job.steps(data, passes=1):
             if arguments.top:
+                optimizer.param_groups[0]["lr"] = 1e-2 / (1 + step.number)
                 job.map(data, measure, batch=50)
             for x, y in step:
                 due = [member for begin, member in kills if step.number >= begin]
