@@ -122,7 +122,8 @@ class WarmedUp(Message):
 
 
 class PositionReached(Message):
-    """The program of a joining worker has reached the position of a sharded job."""
+    """A joining worker waits for the others to switch to the plan. In a sharded job, its program
+    has reached their position."""
 
     plan: int
 

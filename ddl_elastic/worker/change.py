@@ -24,7 +24,7 @@ from ddl_elastic.sharded.cut import StateLost
 from ddl_elastic.sharded.shards import Shards
 from ddl_elastic.step import transfer
 from ddl_elastic.step.admission import AdmissionError
-from ddl_elastic.step.membership import MembershipPlan, NotAdmitted, close
+from ddl_elastic.step.membership import Membership, MembershipPlan, NotAdmitted, close
 from ddl_elastic.step.reform import LOST, UNKNOWN, RankProgress, decide, gather
 from ddl_elastic.step.step import PlainArrays, RankGroup, Step
 from ddl_elastic.step.transfer import Receiver
@@ -144,10 +144,19 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
     results, receiver = Results(job.framework), Receiver()
     receiver.reserve(job.framework.state())
     membership.inbox.channel.send(WarmedUp(candidate))
-    while (number := _join_group(job, _wait_for_plan(job))) is None:
-        pass
+    number = None
+    while number is None:
+        plan = _wait_for_plan(job)
+        _tell_arrival(membership, plan)
+        number = _join_group(job, plan)
     observer = Observer(group, number, results, receiver, job.share_out)
     return _read_position(observer, *observer.receive())
+
+
+def _tell_arrival(membership: Membership, plan: MembershipPlan) -> None:
+    """Report that the other ranks need not wait for this one to switch."""
+    with suppress(OSError):  # the coordinator has exited
+        membership.inbox.channel.send(PositionReached(plan.number))
 
 
 def _wait_for_plan(job: SwitchingLoop) -> MembershipPlan:
@@ -204,8 +213,7 @@ def enter(job: SwitchingLoop, plan: MembershipPlan) -> Arrival:
     shards, membership = job.group.shards, job.group.membership
     assert shards and membership and plan.comm
     try:
-        with suppress(OSError):  # the coordinator has exited
-            membership.inbox.channel.send(PositionReached(plan.number))
+        _tell_arrival(membership, plan)
         plan.comm.allreduce(np.zeros(1))  # this rank has arrived
     except LOST:
         membership.drop()

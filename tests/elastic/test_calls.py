@@ -15,8 +15,8 @@ import pytest
 
 from ddl_elastic.base.inbox import Inbox
 from ddl_elastic.base.messages import Channel, JobOver
-from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER
-from ddl_elastic.step.membership import Membership
+from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER, PositionReached
+from ddl_elastic.step.membership import Membership, MembershipPlan
 from ddl_elastic.step.step import Recovery
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import change
@@ -324,3 +324,16 @@ def test_a_resumed_job_sets_its_learning_rate_at_the_top_of_a_step(
         hashes.append(job.hash())
     assert hashes[2] == hashes[0] != hashes[1]
     assert len({*founders}) == 1 and len(founders) == 3
+
+
+def test_a_joining_worker_tells_that_it_waits_for_the_others(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it counts as hanging while they evaluate for a long time."""
+    job, sent = make_job(), []
+    monkeypatch.setattr(Channel, "send", lambda _, message: sent.append(message))
+    monkeypatch.setattr(change, "_wait_for_plan", lambda _: MembershipPlan(3, [0, 1], [1], []))
+    monkeypatch.setattr(change, "_join_group", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        change.join(job, "a fingerprint")
+    assert sent[-1] == PositionReached(3)
