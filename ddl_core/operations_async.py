@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class _Starting(Operations):
-    """The operations of a comm in a form that only starts them and returns a Work."""
+    """Variants of a comm's operations that start the operation and return a Work."""
 
     def __init__(self, comm: AsyncOperations) -> None:
         self._comm = comm

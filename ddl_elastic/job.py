@@ -223,7 +223,8 @@ class Job:
     def resize(self, workers: int) -> None:
         """Change the number of workers within the limits of the `workers` argument. Call this from
         any thread while `train` runs; it returns at once. Workers join and leave between two steps,
-        and no other worker restarts. Raises ValueError."""
+        and no other worker restarts. Raises ValueError if the number is outside these limits, and
+        RuntimeError if `train` does not run."""
         if self._job is None:
             raise RuntimeError("the job does not train: call resize while train runs")
         self._job.registry.resize(workers)

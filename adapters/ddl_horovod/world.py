@@ -251,7 +251,7 @@ class World(Generic[Kind]):
     # ---- methods for the framework's module ----
 
     def check(self) -> None:
-        """Raise ValueError before `init`."""
+        """Raise ValueError if `init` has not been called, or after `shutdown`."""
         if not self.is_initialized():
             raise ValueError(f"not initialized: call {self.framework.name}.init() first")
 

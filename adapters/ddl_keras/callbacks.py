@@ -128,8 +128,8 @@ class LearningRateSchedule(keras.callbacks.Callback):
         self._last: float | None = None
 
     def rate(self, epoch: float) -> float | None:
-        """Return the rate at a time in epochs, or None if the callback does not set the rate
-        then."""
+        """Return the learning rate at `epoch`, which may be fractional, or None if the callback
+        does not set the rate at that time."""
         if epoch < self._start or (self._end is not None and epoch >= self._end):
             return None
         time_ = float(int(epoch)) if self._staircase else epoch

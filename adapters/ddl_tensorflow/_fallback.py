@@ -118,7 +118,7 @@ class Worlds:
             world.close()
 
     def find(self, number: int) -> PendingWorld:
-        """Return the world of this number. Raises InvalidState if there is none."""
+        """Return the world with this number. Raises InvalidState if there is none."""
         world = self._open.get(number)
         if world is None:
             raise errors.InvalidState(

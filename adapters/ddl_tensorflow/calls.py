@@ -32,7 +32,7 @@ _numbers: dict[Hashable, int] = {}
 def call(
     function: Function, name: str, inputs: Sequence[tf.Tensor], outputs: Sequence[Any]
 ) -> list[tf.Tensor]:
-    """Add an operation to the graph that `function` performs whenever it runs.
+    """Add an operation to the graph. Whenever the operation runs, it calls `function`.
 
     function  kept until the process exits; equal functions are kept once. If it or its result
               raises an error, TensorFlow raises an error; an OpError keeps its class

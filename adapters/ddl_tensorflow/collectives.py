@@ -155,12 +155,12 @@ def reduce_scatter(
 
     tensor   of the same shape and type on all ranks
     op       as for `allreduce`
-    rows     the size of each rank's part, equal on all ranks; None: equal parts, if the first
-             dimension is a multiple of size
+    rows     the number of rows for each rank; pass the same list on all ranks. None means equal
+             parts, and the first dimension must then be a multiple of size
 
     All ranks call it. Sums and averages have a gradient. Raises like `allreduce`, and
     InvalidArgument, or tf.errors.InvalidArgumentError in a graph that does not know the shape, if
-    the tensor cannot be divided like this.
+    the tensor cannot be divided into these parts.
     """
     number, rank, size = members(comm)
     given = [] if rows is None else adapter.check_rows("rows", rows, size)

@@ -38,10 +38,11 @@ def dump_on_signal(signum: int = signal.SIGUSR1) -> None:
     of each Python thread. Works even while all threads are in blocking calls. The program then
     continues.
 
-    Replaces another handler of this signal. faulthandler.unregister(signum) ends it, and another
-    call of this function starts it again. May be called from any thread. In a forked child, the
-    signal prints the stacks only. Raises ValueError if signum is not a signal or cannot be handled,
-    and RuntimeError for signals that faulthandler itself uses (SIGSEGV and the like).
+    Replaces any other handler of this signal. faulthandler.unregister(signum) removes the new
+    handler; to install it again, call this function again. May be called from any thread. In a
+    forked child, the signal prints the stacks only. Raises ValueError if signum is not a signal or
+    cannot be handled, and RuntimeError for signals that faulthandler itself uses (SIGSEGV and the
+    like).
     """
     signum = int(signum)
     if signum in _writers:

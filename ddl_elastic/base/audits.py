@@ -18,7 +18,7 @@ class AuditError(RuntimeError):
 
 def find_options(rate: float | None, action: str | None) -> tuple[float, Action]:
     """Return the rate and action of audits. Replace None by the value from the environment, or by
-    the default: no audits. Raises ValueError."""
+    the default: no audits. Raises ValueError if one of them is invalid."""
     given, then = environment.audit() or (0.0, "rollback")
     rate = given if rate is None else rate
     return rate, check_options(rate, action or then)

@@ -146,7 +146,8 @@ def has_agent() -> bool:
 
 
 def give_agent(descriptor: int, member: int, secret: str) -> None:
-    """Set the variables from which the worker's program joins the job; see `take_agent`."""
+    """Set the environment variables that the worker's program uses to join the job; see
+    `take_agent`."""
     global _taken
     _taken = mmap.mmap(-1, 1)
     os.environ[_AGENT] = f"{descriptor} {member}"

@@ -62,7 +62,8 @@ def _fetch_state(coordinator: Coordinator) -> State:
 
 
 def receive_state(channel: protocol.WorkerChannel) -> State:
-    """Receive the state that trainer.send_state sends. Raises ValueError and TimeoutError."""
+    """Receive the state that trainer.send_state sends. Raises ValueError if a message is
+    unexpected or a tensor is incomplete, and TimeoutError if no data arrives."""
     state: State = {}
     message = channel.receive(SILENT)
     while isinstance(

@@ -77,7 +77,8 @@ def _run_worker(work: Callable[[], None]) -> NoReturn:
 
 
 def _read_grace(channel: Channel[StopProcess]) -> float:
-    """Receive a message and return its grace. Return 0 if the engine has disconnected."""
+    """Receive a StopProcess message and return its grace period. Return 0 if the engine has
+    disconnected."""
     try:
         return channel.receive().grace
     except EOFError:

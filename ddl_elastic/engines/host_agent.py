@@ -132,7 +132,7 @@ class HostAgent:
                 raise EOFError("its host does not answer")
 
     def _hear_coordinator(self, place: _WorkerPlace, link: JobChannel) -> None:
-        """Forward the coordinator's messages to a worker. Raises ValueError."""
+        """Forward the coordinator's messages to a worker. Raises ValueError if one is malformed."""
         try:
             for message in link.poll():
                 place.record.ordered(message)

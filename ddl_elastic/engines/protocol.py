@@ -45,12 +45,14 @@ def seal(message: Message, nonce: bytes = b"") -> bytes:
 
 
 def open_nonce(data: bytes) -> bytes:
-    """Return the nonce of a greeting of any version. Raises ValueError."""
+    """Return the nonce of a greeting of any version. Raises ValueError if the data are
+    malformed."""
     return decode(_ENVELOPE, data).nonce
 
 
 def open_sealed(receives: Decoder[T], data: bytes, peer: str) -> T:
-    """Return the message that `seal` has packed. Raises ValueError, and VersionMismatch."""
+    """Return the message that `seal` packed. Raises VersionMismatch if the peer has another
+    protocol version, and ValueError if the data are malformed."""
     envelope = decode(_ENVELOPE, data)
     if envelope.version != VERSION:
         raise VersionMismatch(

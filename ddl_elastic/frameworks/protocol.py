@@ -74,9 +74,9 @@ def is_mode(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Digest:
-    """The digest of a state: the SHA-256 of all names and values. `parts` maps the name of each of
-    the first parts to the first characters of the hash up to the end of that part. These entries
-    show the first part in which two states differ."""
+    """The digest of a state: the SHA-256 of all names and values. `parts` maps the names of up to
+    16 parts to a prefix of the hash of everything up to and including that part. These entries show
+    the first part in which two states differ."""
 
     whole: str
     parts: dict[str, str]

@@ -47,7 +47,8 @@ def is_generator(value: Any) -> bool:
 
 
 def is_position(value: Any) -> bool:
-    """Return True for a file, or an iterator of itertools."""
+    """Return True for an object that is marked by its position: a file, or an iterator from
+    itertools."""
     return type(value).__module__ == "itertools" or hasattr(value, "fileno")
 
 

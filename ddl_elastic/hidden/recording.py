@@ -109,7 +109,8 @@ class Recorder:
         self._write(self._share)
 
     def committed(self, step: int, framework: Framework, threads: Sequence[str]) -> None:
-        """Record the state after a step, and the number of threads, now and at the job's start."""
+        """Record the state and the loss after a step, and two numbers of threads: now, and at the
+        job's start."""
         state = {name: _crc(each.data) for name, each in framework.state().items()}
         loss = float(framework.loss).hex()
         line = {"step": step, "loss": loss, "state": state, "threads": [*threads]}

@@ -61,14 +61,15 @@ def assign(
 ) -> Assignment:
     """Assign logical workers to the ranks 0 to len(speeds) - 1.
 
-    speeds   by rank: shares in a unit of time, any unit
+    speeds   by rank: shares per unit of time, in any unit
     hosts    by rank: the name of its host; None means that all are on one host
     previous by worker: the rank that owned it so far, or None if that rank has left
 
-    The result takes at most 12.5 % longer than even shares, and less time than the best assignment
-    without the slowest rank. Among these assignments it has the fewest parts of hosts, then the
-    fewest parts of ranks, then the shortest step, then the fewest moved workers. A slow rank may
-    get no workers. Equal arguments give equal results. Raises ValueError.
+    A step takes at most 12.5 % longer than with even shares, and less time than with the best
+    assignment without the slowest rank. Among these assignments, the result has the fewest parts of
+    hosts, then the fewest parts of ranks, then the shortest step, then the fewest moved workers. A
+    slow rank may get no workers. Equal arguments give equal results. Raises ValueError if `workers`
+    is out of range, a speed is not positive, or a list has the wrong length.
     """
     tree_size(workers)
     places = list(hosts) if hosts is not None else [""] * len(speeds)

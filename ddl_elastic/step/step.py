@@ -515,7 +515,8 @@ class Step:
         self._works.clear()
 
     def _vote(self) -> None:
-        """Run the vote. When it ends on any rank, all ranks have the result."""
+        """Run the vote. A rank votes only when it has the sums of the step, so when the vote ends
+        on any rank, all ranks have these sums."""
         audit, audits = self._audit, self._audits()
         check = self._checksum() if audits or self.number % CHECK_EVERY == 0 else 0
         saver = self._group.saver

@@ -66,7 +66,7 @@ class Sender:
         state: State,
         where: dict[str, Any],
     ) -> None:
-        """Copy this rank's part of the state, and start to send it to the ranks `lacking`. Each
+        """Copy this rank's part of the state, and start sending it to the ranks `lacking`. Each
         rank of `whole` sends one part. `where` is the job's position."""
         self.wait()
         own = whole.index(comm.rank)

@@ -48,8 +48,8 @@ class Difference:
 
 
 def first_difference(reference: RunRecords, other: RunRecords) -> Difference | None:
-    """Return the first step, share and tensor whose bits differ from the reference run, or None. A
-    single worker has computed the reference run."""
+    """Return the first step, share and tensor whose bits differ from the reference run, or None.
+    The reference run has a single worker."""
     alone = reference.workers[0]
     found = [each for worker in other.workers for each in _differences(other.name, alone, worker)]
     return min(found, key=lambda each: (each.step, each.share < 0, each.share), default=None)

@@ -99,7 +99,8 @@ def follow_plan(job: SwitchingLoop) -> None:
 
 
 def send_state(job: SwitchingLoop) -> None:
-    """Start to send this rank's part to the observing ranks, if the state is due at this step."""
+    """Start sending this rank's part of the state to the observing ranks, if the transfer is due at
+    this step."""
     group = job.group
     if group.sends_at is None or job.position["number"] < group.sends_at:
         return

@@ -28,7 +28,8 @@ Agree = Callable[[Callable[[int], Sequence[Array]], list[Array], str], list[Arra
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The assignment of samples to batches, and of batches to workers. Pure. Raises ValueError."""
+    """The assignment of samples to batches, and of batches to workers. Raises ValueError if
+    `samples` or `batch` is less than 1."""
 
     samples: int
     batch: int

@@ -74,8 +74,8 @@ def share_token(comm: Comm, ranks: Sequence[RankProgress], token: int = 0) -> in
 
 
 def check_joining(saver: Saver, member: int) -> None:
-    """Check that a joining worker has the storage of the job. Raises AdmissionError. Checks nothing
-    if the job's first ranks could not write to it."""
+    """Check that a joining worker can see the job's checkpoint files. Raises AdmissionError if it
+    cannot. Does nothing if the job's first ranks could not write to the storage."""
     if saver.token and not _exists(saver.storage, saver.mark):
         raise AdmissionError(
             f"rank {member} cannot join: it does not find the job's checkpoint files. {NEEDED}"

@@ -103,8 +103,8 @@ A model file describes the training step of one rank.
 
 class _CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse arguments. Reject unknown ones here, in the parser of the command, which knows the
-        similar options."""
+        """Parse arguments. Reject unknown ones in the command's own parser, so that the error can
+        suggest similar options of this command."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

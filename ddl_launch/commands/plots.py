@@ -36,7 +36,8 @@ def check_plot(path: Path) -> None:
 def plot(
     path: Path, cluster: Cluster, prediction: Prediction, nbytes: int, points: Sequence[Point]
 ) -> None:
-    """Plot the timeline of the wires and, if there are points, the efficiency, in an image file."""
+    """Plot the timeline of the wires to an image file. If there are points, plot the efficiency,
+    too."""
     with _picture(path, [3.2, 2.8] if points else [3.2]) as axes:
         _draw_timeline(axes[0], cluster, prediction, nbytes)
         if points:
@@ -44,7 +45,7 @@ def plot(
 
 
 def plot_creation(path: Path, cluster: Cluster, found: Sequence[MembershipCost]) -> None:
-    """Plot the costs of a comm against its number of ranks, in an image file."""
+    """Plot the costs of a comm against its number of ranks, to an image file."""
     ranks = [m.ranks for m in found]
     with _picture(path, [2.8, 2, 2, 2]) as (times, descriptors, rendezvous, idle):
         for label, values in {
@@ -76,7 +77,7 @@ def plot_creation(path: Path, cluster: Cluster, found: Sequence[MembershipCost])
 def plot_plans(
     path: Path, cluster: Cluster, curves: dict[str, list[tuple[int, float]]], chosen: PlanEstimate
 ) -> None:
-    """Plot the steps of the chosen plan, and the times of all plans against the message size, in an
+    """Plot the steps of the chosen plan, and the times of all plans against the message size, to an
     image file."""
     with _picture(path, [1.6 + 0.35 * cluster.size, 3.2]) as (steps, times):
         _draw_steps(steps, cluster, chosen)

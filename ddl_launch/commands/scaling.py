@@ -104,7 +104,8 @@ def scaling_table(cluster: Cluster, model: Model, points: Sequence[Point]) -> st
 
 
 def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tuple[int, Prediction]]:
-    """Predict the chosen plan for each size, and the flat ring if it is possible."""
+    """Predict the time of the chosen plan for each size, and of the flat ring where it is
+    possible."""
     found = []
     for nbytes in sizes:
         chosen = simulate(cluster, operation, nbytes, busy_max=BUSY_MAX)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The supervision of ranks on one or several machines: their output, their signals and their
-end."""
+"""The supervisor of ranks on one or several machines: it handles their output, signals and
+exits."""
 
 from __future__ import annotations
 

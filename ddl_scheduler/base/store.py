@@ -122,9 +122,9 @@ CREATE TABLE IF NOT EXISTS clock (boot TEXT PRIMARY KEY, ahead REAL NOT NULL)
 def _create(path: Path) -> None:
     """Create a file that only its user can read, since environments may be secret.
 
-    Does not open an existing file. Closing it would release the locks of all of this process's
-    connections to it (POSIX). The next process that closes the file would then delete what they
-    have written since.
+    Does not open an existing file: closing it would release the locks that this process's SQLite
+    connections hold on it (POSIX). The next process that closes the database would then delete the
+    data that these connections write afterwards.
     """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

@@ -10,7 +10,8 @@ from ddl_elastic.engines import AgentSpec, Engine, Event, Handle, Slot
 
 
 class SlotFilterEngine:
-    """An engine for one job, see ddl_elastic.engines.Engine.
+    """An engine for one job, in which only the slots that the job may use are free. See
+    ddl_elastic.engines.Engine.
 
     name  returns the name of an engine's slot
     """

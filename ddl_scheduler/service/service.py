@@ -171,8 +171,8 @@ class Service:
         return self._problem
 
     def planner_age(self) -> float:
-        """Return the seconds since the loop's last turn. A working loop turns at least once a
-        second."""
+        """Return the seconds since the loop's last iteration. A healthy loop iterates at least once
+        a second."""
         return time.monotonic() - self._turned
 
     def wake(self) -> None:
@@ -189,7 +189,7 @@ class Service:
 
     def turn(self) -> None:
         """Wait for an event or a short time, then handle it. Log a failed write, and try it again
-        in the next turn."""
+        in the next iteration."""
         self._wait()
         try:
             self._follow(time.time())

@@ -51,7 +51,8 @@ class Reducer:
         self._local.add(_key(variable))
 
     def check_copy(self) -> None:
-        """Raise ValueError if there are local variables, because a copy has other variables."""
+        """Raise ValueError if there are local variables, because the registration does not carry
+        over to the variables of a copy."""
         if self._local:
             raise ValueError(
                 f"the optimizer has {len(self._local)} local variables, so it cannot be copied:"

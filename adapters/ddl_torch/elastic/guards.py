@@ -57,7 +57,8 @@ class GivenGradients:
         self._parts.clear()
 
     def come_last(self) -> None:
-        """Set the gradients after all hooks that the program has registered so far have run."""
+        """Make the hook that sets the gradients run after all hooks that the program has
+        registered so far."""
         self._hook.remove()
         self._hook = self._optimizer.register_step_pre_hook(self._give)
 
