@@ -21,7 +21,7 @@ typedef enum ddl__test_point {
                       */
     DDL__AT_ENGINE_END, /* this member has left, and its engine exists; the ddl_comm */
     /* While members connect, in a creation or on first use of a link. */
-    DDL__AT_PATH,       /* the socket is not open; the hello; a failure uses errno */
+    DDL__AT_PATH,       /* the socket is not open; the hello. A hook that fails must set errno */
     DDL__AT_HELLO,      /* the socket is open, and the hello not sent; the hello */
     DDL__HELLO_SENT,    /* the hello was sent; the hello */
     DDL__ADMITTED,      /* the peer's endpoint has accepted the hello; the hello */

@@ -43,8 +43,9 @@
 #define DDL__PATH_HEAD_START (250 * DDL__MS)
 #define DDL__PATH_LEAD                                                                             \
     (1200 * DDL__MS) /* lead of the first path to answer; a lost packet is resent after 1 s */
-#define DDL__ATTEMPT_LEAST   (500 * DDL__MS) /* for one attempt to reach the rendezvous' root */
-#define DDL__HANDSHAKE_LIMIT (10 * DDL__S)   /* for a client to complete its handshake */
+/* minimum for one attempt to reach the rendezvous' root, and between checks of its clients */
+#define DDL__ATTEMPT_LEAST   (500 * DDL__MS)
+#define DDL__HANDSHAKE_LIMIT (10 * DDL__S) /* for a client to complete its handshake */
 #define DDL__LATE_DIAL_LIMIT                                                                       \
     (1500 * DDL__MS) /* for one address to accept; a lost packet is resent after 1 s */
 #define DDL__FIRST_USE_LIMIT (4 * DDL__S)   /* to reach a member that is not known to be dead */
@@ -55,9 +56,10 @@
 #define DDL__SEARCH_LIMIT (100 * DDL__MS)
 #define DDL__SEARCH_MOST  (1 * DDL__S)
 
-/* For sending create-failure notices: to all members, and to one member. */
-#define DDL__CREATE_FAILURE_LIMIT     (1 * DDL__S)
-#define DDL__CREATE_FAILURE_EACH      (200 * DDL__MS)
+/* for sending create-failure notices: to all members, and to one member */
+#define DDL__CREATE_FAILURE_LIMIT (1 * DDL__S)
+#define DDL__CREATE_FAILURE_EACH  (200 * DDL__MS)
+/* for reporting a failure of the rendezvous to its clients */
 #define DDL__RENDEZVOUS_FAILURE_LIMIT (100 * DDL__MS)
 
 /* ---- listening ---- */

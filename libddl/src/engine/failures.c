@@ -141,7 +141,7 @@ static void check_stream(ddl__engine *engine, ddl__stream *stream)
         fail_by_link(engine, blocking, rank, &stream->current->signature);
 }
 
-/* Return the link by which this rank ended the comm, or NULL. */
+/* Return the link to `rank` that the peer has aborted, or NULL. */
 static ddl__link *link_aborted(const ddl__engine *engine, int rank)
 {
     ddl__link *link = engine->config.links[rank], *other = engine->config.messages[rank];

@@ -74,7 +74,7 @@ void ddl__health_add_counters(ddl__health *health, ddl_counters *counters); /* a
 /* Fail if one of these members is dead. */
 ddl_status ddl__health_check(ddl__health *health, const int *ranks, int n);
 
-/* Expel a member for the program's reason, which may be NULL. */
+/* Expel a member. `reason` is the program's text, and may be NULL. */
 ddl_status ddl__health_expel(ddl__health *health, int rank, const char *reason);
 
 /* Return the id of the comm. */

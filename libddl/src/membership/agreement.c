@@ -480,7 +480,7 @@ static bool accuses_survivor(const ddl__membership *m, int rank)
  * joined a later attempt, or it accuses a survivor. -1: there is none. */
 static int lost_member(const ddl__membership *m)
 {
-    /* If a member was lost only by other ranks, only the leader ends the creation. */
+    /* If a member is dead only by the reports of other ranks, only the leader ends the creation. */
     bool leads = ddl__lowest_alive(m) == m->rank;
     for (int rank = 0; rank < m->size; rank++) {
         const ddl__peer *peer = &m->peers[rank];

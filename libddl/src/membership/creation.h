@@ -86,7 +86,8 @@ typedef enum ddl__creation_action {
 unsigned ddl__creation_handle(ddl__creation *c, ddl__creation_cause cause,
                               const ddl__creation_end *fact, int64_t now);
 
-/* Handle a member's answer to the hello of this attempt. `theirs` is its number if it refused. */
+/* Handle a member's answer to the hello of this attempt. If the member refused, `theirs` is the
+ * creation number in its answer. Returns the actions, as bits. */
 unsigned ddl__creation_handle_answer(ddl__creation *c, ddl_status answer, uint32_t theirs);
 
 /* Return true if another member has ended the attempt, so this member has not failed by itself. */

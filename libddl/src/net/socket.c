@@ -235,7 +235,8 @@ int ddl__listen(const char *host, uint16_t *port)
     }
     if (!host || strchr(host, ':'))
         fd = ddl__listen_at((struct sockaddr *)&v6, sizeof v6);
-    if (fd < 0 && (!host || !strchr(host, ':'))) /* also if the host does not support IPv6 */
+    /* IPv4 was requested, or the host does not support IPv6 */
+    if (fd < 0 && (!host || !strchr(host, ':')))
         fd = ddl__listen_at((struct sockaddr *)&v4, sizeof v4);
     if (fd < 0)
         ddl__fail(DDL_ESYSTEM, "cannot listen on port %u of %s: %s", *port,

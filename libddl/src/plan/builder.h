@@ -108,11 +108,12 @@ void ddl__builder_add(ddl__builder *builder, ddl__step step, ddl__ranks operands
 /* Append a step with one peer: the target of a publish, the operand of a take. */
 void ddl__builder_add_peer(ddl__builder *builder, ddl__step step, int64_t peer);
 
-/* Make room in an array, whose pointer is at `items`. Return false if out of memory. */
+/* Grow the array that the pointer at `items` points to, so that it has room for `needed` elements
+ * of `size` bytes. `room` is its capacity in elements. Return false if out of memory. */
 bool ddl__grow(void *items, uint32_t *room, uint32_t needed, size_t size);
 
-/* Return the elements of a segment if the longest step has `longest` elements and `spans` segments
- * must fit the window. */
+/* Return the number of elements of a segment, if the longest step has `longest` elements and
+ * `spans` segments must fit into the window. */
 int64_t ddl__choose_segment(const ddl__request *request, int64_t longest, int64_t spans);
 
 /* ---- choice.c ---- */

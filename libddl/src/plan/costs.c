@@ -5,7 +5,8 @@
 
 #include "plan/builder.h"
 
-/* Return the slowest wire. A level that is not described counts as fast as the next inner level. */
+/* Return the slowest wire. A level without a description is assumed to be as fast as the next inner
+ * level. */
 static ddl__speed slowest_wire(const ddl__topology *t)
 {
     bool near = t && t->machines == 1;

@@ -46,7 +46,8 @@ static inline bool ddl__request_is(const ddl__request *request, unsigned kinds)
     return kinds >> request->kind & 1;
 }
 
-/* Return true if groups of ranks are connected in different ways. */
+/* Return true if the topology has more than one level (NUMA nodes, hosts, racks or aisles),
+ * declares the hosts by a mode string, or has ranks that do not share memory. */
 static inline bool ddl__request_has_levels(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;

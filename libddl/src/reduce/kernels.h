@@ -159,7 +159,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
         as##_##as_name(dst, operands, n, t##_size / as##_size * count, divisor);                   \
     }
 
-/* Kernels that depend on the sign. u is the unsigned type of the same width as t. */
+/* Kernels that differ for signed and unsigned types. u is the unsigned type of t's width. */
 #define ORDERED(t, u)                                                                              \
     INLINE t##_lanes t##_divide(t##_lanes v, int64_t divisor)                                      \
     {                                                                                              \

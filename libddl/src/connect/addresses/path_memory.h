@@ -28,9 +28,9 @@ typedef struct ddl__path_memory {
 bool ddl__path_memory_add(ddl__path_memory *memory, const ddl__interface *theirs, ddl__path path,
                           bool answers);
 
-/* Move the paths that are known to fail to the end, and remove them from the chosen paths. If all
- * chosen paths are known to fail, choose one path. A path to a new host counts as failing if paths
- * over its local interface have failed, and none has answered. */
+/* Sort the paths that are known to fail behind the others, and remove them from the chosen paths.
+ * If all chosen paths are known to fail, choose one path. A path to a new host counts as failing if
+ * paths over its local interface have failed, and none has answered. */
 void ddl__path_memory_sort(const ddl__path_memory *memory, const ddl__interface *theirs,
                            ddl__paths *paths);
 

@@ -115,8 +115,9 @@ static void pending_refuse(const ddl_endpoint *endpoint, ddl__pending_conn *conn
     ddl__send_all(conn->inbound.fd, &answer, sizeof answer, ddl__now());
 }
 
-/* Pass a proven late connection to its comm, or refuse it. Return true if the caller must drop the
- * rest of the connection, false if the connection must wait. */
+/* Pass a proven late connection to its comm, or refuse it. Return true if that was done and the
+ * caller must free `conn`. Return false if the connection must wait. A connection that is not late
+ * always waits. */
 static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     const ddl__hello *hello = &conn->inbound.received.hello;

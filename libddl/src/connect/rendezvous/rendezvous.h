@@ -63,8 +63,8 @@ const unsigned char *ddl__rendezvous_list_next(const unsigned char **at, size_t 
 bool ddl__rendezvous_send_list(const ddl__rendezvous_plan *plan, const ddl__session *session,
                                ddl__seal *seal, int fd, int64_t deadline);
 
-/* Receive the list, or the record of the rank that gives it; plan->list then stays NULL. On
- * DDL_EUNREACHABLE, errno is set instead of the message. */
+/* Receive the record of the giver, and the list if the giver sends one. Otherwise plan->list stays
+ * NULL. If the result is DDL_EUNREACHABLE, errno is set and there is no message. */
 ddl_status ddl__rendezvous_receive_list(ddl__rendezvous_plan *plan, const ddl__session *session,
                                         ddl__seal *seal, int fd, ddl__rendezvous_record *first);
 

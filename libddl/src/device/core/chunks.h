@@ -43,10 +43,10 @@ typedef struct ddl__chunks {
  * false if one element of each block takes more bytes. */
 bool ddl__chunks_of(const ddl__call *call, int rank, int size, size_t bytes, ddl__chunks *chunks);
 
-/* Return the elements of a block in chunk k of even blocks. */
+/* Return the number of elements of a block in chunk k of even blocks. */
 int64_t ddl__chunk_count(const ddl__chunks *chunks, int64_t k);
 
-/* Return the bytes of memory that chunk k needs. */
+/* Return the number of bytes of memory that chunk k needs. */
 size_t ddl__chunk_bytes(const ddl__chunks *chunks, int64_t k);
 
 /* Make the operation of chunk k, in this memory. It refers to nothing that the caller owns. Free

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl.h - NCCL, NVIDIA's library of collectives for GPUs, opened at run time. Packages for several
- * GPUs, such as PyTorch and JAX, include it. Names, values and types are the same as in NCCL's
- * binary interface. */
+/* nccl.h - NCCL, NVIDIA's library of collectives for GPUs, opened at run time. The GPU builds of
+ * packages such as PyTorch and JAX include it. The symbols, values and types below are the same as
+ * in NCCL's binary interface. */
 #ifndef DDL_DEVICE_NCCL_NCCL_H
 #define DDL_DEVICE_NCCL_NCCL_H
 

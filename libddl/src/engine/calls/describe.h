@@ -10,8 +10,9 @@ enum {
     DDL__COUNT_BITS = 48,
     DDL__UNEVEN = 1 << 24,
     DDL__WIRE_SHIFT = 25,
-    DDL__NAMES_WIRE = 1 << 28 /* a flag of copies that are only described: the text names the wire
-                                 format, even f32 */
+    /* a flag in copies of signatures that are only turned into text: the text names the wire
+     * format, even if it is f32 */
+    DDL__NAMES_WIRE = 1 << 28
 };
 
 /* Return the signature of a call, which ranks compare: sequence, kind, dtype, op, wire format, even

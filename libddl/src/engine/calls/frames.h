@@ -21,8 +21,9 @@ typedef struct ddl__frame {
     unsigned dtype; /* EAGER, OFFER */
     int64_t count;  /* EAGER, OFFER: elements; CREDIT: bytes */
     uint32_t tag;   /* EAGER, OFFER */
-    uint32_t id;    /* OFFER, ACCEPT: the sender's number of its work */
-    uint32_t your; /* ACCEPT, DATA: the receiver's number of its work; stored in place of the tag */
+    uint32_t id;    /* OFFER, ACCEPT: the number that the frame's sender has given its work */
+    uint32_t your;  /* ACCEPT, DATA: the number that the frame's receiver has given its work;
+                     * stored in place of the tag */
 } ddl__frame;
 
 /* Longest name message: a signature and a name. */

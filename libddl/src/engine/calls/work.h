@@ -86,7 +86,7 @@ typedef struct ddl__transfer {
     ddl_work *before, *after; /* in the list of pending messages */
     uint64_t order;           /* position in the mailbox */
     int peer;                 /* rank of the peer; DDL_ANY_SOURCE until a message matches */
-    uint32_t partner;         /* the peer's number of its work */
+    uint32_t partner;         /* the number that the peer has given its work */
     size_t moved;             /* bytes sent or received in parts */
 } ddl__transfer;
 

@@ -83,8 +83,8 @@ void ddl__shm_attach(ddl__shm_link *first, ddl__arena *peer, unsigned from);
 
 /* ---- shm_end.c ---- */
 
-/* Take over the end that the peer, or a witness of its death, has stored. Only the driver calls
- * this. */
+/* Copy the final state of the link (left, aborted or lost), if the peer or a witness of its death
+ * has stored one. Only the driver calls this. */
 void ddl__shm_look_for_end(ddl__shm_link *first);
 
 /* Functions for ddl__link_ops. */

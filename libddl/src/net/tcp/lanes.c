@@ -19,7 +19,7 @@
 
 enum {
     STRETCH = 256 << 10, /* minimum bytes of one measurement */
-    FAR = 4              /* a lane that takes this many times longer is not used */
+    FAR = 4 /* a lane that needs this many times as long as the first one to deliver is not used */
 };
 
 /* The longest measurement, and the time for which a rate is valid while the lane is idle. */

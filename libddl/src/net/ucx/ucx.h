@@ -25,8 +25,8 @@ const void *ddl__ucx_address(const ddl__ucx *ucx, size_t *bytes);
 /* Return the version of libucp as text. */
 const char *ddl__ucx_version(const ddl__ucx *ucx);
 
-/* Return a descriptor with an event when spans arrive. A thread that watches it then polls any of
- * the links. */
+/* Return a descriptor that becomes readable when spans arrive. After an event, the thread must poll
+ * one of the links (any of them). */
 int ddl__ucx_fd(const ddl__ucx *ucx);
 
 /* Keep the addresses of all members: `rows`, a row for each rank. Takes ownership. */

@@ -161,7 +161,8 @@ void ddl__ucx_arm(ddl__ucx *ucx);
 /* Without the lock: return true if a probe has neither arrived nor failed. */
 bool ddl__ucx_is_probing(ddl__ucx *ucx);
 
-/* Check the TCP link, and whether a failure or the end of a peer takes effect. */
+/* Receive from the TCP link. End the link if its peer has left and all transfers are complete, or
+ * if the time limit after a failure or a leave message has passed. */
 void ddl__ucx_check(ddl__ucx_link *l);
 
 /* ---- ucx_send.c ---- */

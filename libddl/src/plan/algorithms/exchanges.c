@@ -82,8 +82,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Update pair_ranges, the largest number of cuts that any two ranks of different children exchange
- * in a group. */
+/* Update pair_ranges, the largest number of ranges that any two ranks of different children
+ * exchange in a group. Return false if out of memory. */
 static bool count_pairs(division *d, uint32_t cuts, int n)
 {
     int *most = &d->exchanges->pair_ranges;
@@ -109,8 +109,8 @@ static int64_t end_of(const division *d, uint32_t child, uint32_t at)
     return at + 1 < d->below.first[child + 1] ? d->below.pieces[at + 1].start : d->count;
 }
 
-/* Let the children of a group exchange the pieces that they hold. Sets `irregular` if their cuts
- * differ. */
+/* Let the children of a group exchange the pieces that they hold. Set `irregular` if their cuts
+ * differ. Return false if out of memory. */
 static bool join_group(division *d, int n, int parts, bool *irregular)
 {
     uint32_t cuts = 0;
@@ -138,7 +138,7 @@ static bool join_group(division *d, int n, int parts, bool *irregular)
             d->at[c] += end_of(d, d->children[c], d->at[c]) == end;
     }
     if (alike && d->regular)
-        return true; /* no two ranks exchange more than one cut */
+        return true; /* no two ranks exchange more than one range */
     *irregular = *irregular || !alike;
     return count_pairs(d, cuts, n);
 }
@@ -164,7 +164,8 @@ static void list_children(const division *d, uint32_t *first, uint32_t *list)
     first[0] = 0;
 }
 
-/* Divide the ranges of the groups of one level between the groups of the next. */
+/* Let the groups of one level exchange their pieces within each group of the next level. Return
+ * false if out of memory. */
 static bool join_all(division *d, uint32_t *first, uint32_t *list)
 {
     const ddl__hierarchy *hierarchy = d->hierarchy;
