@@ -288,9 +288,9 @@ static ddl_status check_residual(const ddl__call *call, const ddl_options *own)
     if (!own->residual)
         return DDL_OK;
     if (!may_pack(call) || own->memory != DDL_MEMORY_HOST || own->group)
-        return ddl__fail(DDL_EINVAL, "options.residual is set: only a sum or an average of f32 by "
-                                     "ddl_allreduce, in DDL_MEMORY_HOST and not in a group, has an "
-                                     "error to store");
+        return ddl__fail(DDL_EINVAL, "options.residual is set; it is supported only for a sum or "
+                                     "an average of f32 by ddl_allreduce, in DDL_MEMORY_HOST and "
+                                     "not in a group: set it to NULL");
     if (overlaps(own->residual, call->send, call->count) ||
         overlaps(own->residual, call->recv, call->count))
         return ddl__fail(DDL_EINVAL, "options.residual overlaps send or recv: give it memory of "

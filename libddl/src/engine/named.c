@@ -170,8 +170,8 @@ static void handle_name_message(ddl__engine *engine, const ddl__name_message *me
         enter(engine, message->from, &call, message->bytes - head);
     } else {
         ddl__fail_all(engine, DDL_EINTERNAL,
-                      "%s sent an invalid message about a named operation: too long, or allowed "
-                      "only for rank 0",
+                      "%s sent an invalid message about a named operation: its length is wrong, "
+                      "or only rank 0 may send or receive this kind",
                       rank_name(engine, message->from));
     }
 }

@@ -297,7 +297,7 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name, ddl__seal
         int epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
         if (epoll < 0 || !epoll_watch(epoll, l->fd)) {
             ddl__fail(DDL_ESYSTEM,
-                      "cannot open the descriptor of a TCP link of several sockets: %s",
+                      "cannot create the epoll descriptor of a TCP link with several sockets: %s",
                       strerror(errno));
             ddl__close_guarded(epoll);
             return false;
