@@ -476,8 +476,8 @@ def _slices(slices: tf.IndexedSlices, how: How, process_set: ProcessSet) -> tf.I
     op, prescale, postscale = how
     if op not in (Average, Sum):
         raise NotImplementedError(
-            f"op is {op.name}; must be Average or Sum for tf.IndexedSlices: pass"
-            " sparse_as_dense=True"
+            f"op is {op.name}; must be Average or Sum for tf.IndexedSlices. For another op, pass a"
+            " dense tensor: tf.convert_to_tensor(slices)"
         )
     if (prescale, postscale) != (1, 1):
         raise NotImplementedError(
