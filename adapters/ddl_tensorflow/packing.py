@@ -69,8 +69,9 @@ def allreduce_packed(
     sizes = [each.shape.num_elements() for each in tensors]
     if not isinstance(residual, tf.Variable) or residual.shape != [sum(map(int, sizes))]:
         raise InvalidArgument(
-            f"compression is {wire}, and residual is {getattr(residual, 'shape', residual)}; must"
-            f" be a variable of {sum(map(int, sizes))} float32, as gradient_residual returns it"
+            f"residual is {getattr(residual, 'shape', residual)}; must be a variable of"
+            f" {sum(map(int, sizes))} float32 values, as returned by gradient_residual, because"
+            f" compression is {wire}"
         )
     with tf.name_scope(name or "ddl_allreduce_packed") as scope:
         flat = tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
