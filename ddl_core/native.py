@@ -215,7 +215,7 @@ class Part:
                 self.prebuilt = None
                 return self.load(load, errors)
             raise BuildError(
-                f"cannot load {file}: {error}; remove it, and it is built again"
+                f"cannot load {file}: {error}; delete the file to rebuild it"
             ) from error
 
 
