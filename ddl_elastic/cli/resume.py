@@ -41,7 +41,9 @@ def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         allow_abbrev=False,
     )
     resume.add_argument(
-        "job", metavar="JOB", help="name of the job, or the id of its former process"
+        "job",
+        metavar="JOB",
+        help="name of the job, or the process id of the `ddl elastic run` that was killed",
     )
     resume.add_argument(
         "--report", metavar="FILE", type=Path, help="write job.report() to this file, as JSON"
