@@ -83,5 +83,7 @@ def receive_state(channel: protocol.WorkerChannel) -> State:
         state[message.name] = Tensor(message.dtype, tuple(message.shape), array)
         message = channel.receive(SILENT)
     if not isinstance(message, protocol.StateEnd):
-        raise ValueError(f"a message {type(message).__name__} before the end of its state")
+        raise ValueError(
+            f"an unexpected {type(message).__name__} message before the end of its state"
+        )
     return state

@@ -231,12 +231,14 @@ class WorkerRegistry:
             case protocol.WorkerLeft():
                 worker.state = WorkerState.LEFT
             case _:
-                raise ValueError(f"a message {type(message).__name__} in state {worker.state}")
+                raise ValueError(
+                    f"an unexpected {type(message).__name__} message in state {worker.state}"
+                )
 
     def _switched(self, message: protocol.GroupSwitched) -> None:
         members = message.members
         if not all(member in range(len(self.workers)) for member in members):
-            raise ValueError(f"members {members}")
+            raise ValueError(f"unknown members {members}")
         if message.plan < self._switched_to:  # a late report of an older group
             return
         self._switched_to, self._is_uneven = message.plan, False
