@@ -18,8 +18,8 @@ VARIANTS = {"openmpi_yield": "openmpi", "openmpi_ucx": "openmpi", "libddl_ucx": 
 ALL_LIBRARIES = (*LIBRARIES, *VARIANTS, "ddl_torch", "commux")
 OVER_UCX = ("libddl_ucx", "openmpi_ucx", "commux")
 # Open MPI uses UCX only with the networks of this list, which leaves out TCP.
-_OVER_UCX = ["--mca", "pml", "ucx"]
-_OVER_UCX += ["--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]
+_UCX_OPTIONS = ["--mca", "pml", "ucx"]
+_UCX_OPTIONS += ["--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]
 
 
 class Placement(Protocol):
@@ -125,7 +125,7 @@ class Library:
                 command += ["--mca", "btl_tcp_if_include", placement.interface()]
                 btl = "self,tcp" if max(placement.hosts) == 1 else "self,sm,tcp"
                 own = ["--mca", "pml", "ob1", "--mca", "btl", btl]
-                command += _OVER_UCX if self.name in OVER_UCX else own
+                command += _UCX_OPTIONS if self.name in OVER_UCX else own
                 command += ["--prefix", str(prefix)]
         else:
             env = {**env, "I_MPI_PIN": "0", "I_MPI_ROOT": str(prefix), "HYDRA_BINDING": "none"}
