@@ -252,3 +252,11 @@ def _purity(request: pytest.FixtureRequest) -> Iterator[None]:
     if pure_tests_running:
         pure_tests_running.clear()
         assert not FRAMEWORKS & (set(sys.modules) - loaded)
+
+
+@pytest.fixture(autouse=True)
+def _can_fork() -> Iterator[None]:
+    """Check that no test computes with JAX in this process, since later tests fork it."""
+    yield
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    assert not (bridge and bridge.backends_are_initialized()), "run JAX in a process of its own"

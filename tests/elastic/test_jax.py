@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "train_jax.py"
@@ -84,31 +83,11 @@ def test_a_job_goes_on_from_its_checkpoint(run_program: Any, tmp_path: Path) -> 
     assert states(run(run_program, tmp_path, **case, steps=12)) == undisturbed
 
 
-def test_a_round_steps_the_outer_optimizer() -> None:
+def test_a_round_steps_the_outer_optimizer(run_program: Any, tmp_path: Path) -> None:
     """Parameters take steps with Nesterov momentum; the rest of the state is averaged, and numbers
     that are not floating-point are logical worker 0's."""
-    from ddl_jax.elastic.rounds import Nesterov, StateChanges
-
-    def state(weight: float, moment: float, count: int) -> dict[str, Any]:
-        return {
-            "count": np.int32(count),
-            "moment": np.float32(moment),
-            "parameters": {"w": np.full(2, weight, np.float32)},
-        }
-
-    round = StateChanges(Nesterov(learning_rate=0.5, momentum=0.5), state(1, 0, 0))
-    assert [spec.op for spec in round.specs()] == ["sum", "average", "average"]
-    for start, ends, expected in (
-        (1.0, (0.5, -0.5), 0.25),  # gradient 1, velocity 1
-        (0.25, (0.25, -0.25), -0.0625),  # gradient 0.25, velocity 0.75
-    ):
-        before = state(start, 0, 0)
-        after = [state(ends[0], 2, 3), state(ends[1], 4, 5)]
-        shares = [list(round.changes(before, each, worker)) for worker, each in enumerate(after)]
-        count, *floats = zip(*shares, strict=True)
-        found = round.step(before, [sum(count), *((a + b) / 2 for a, b in floats)])
-        assert found["parameters"]["w"].tolist() == [expected] * 2
-        assert (found["moment"], found["count"]) == (3, 3)
+    program = PROGRAM.parent / "jax_outer_step.py"
+    run_program([sys.executable, program], cwd=tmp_path, limit=LIMIT).expect_success()
 
 
 ROUNDS = {"local_steps": 2, "steps": 5}
