@@ -122,15 +122,15 @@ static bool is_awaited_done(ddl__engine *engine, const ddl_work *work)
     return any;
 }
 
-uint64_t ddl__starts_here(const void *context)
+uint64_t ddl__computed_here(const void *context)
 {
     const ddl__engine *engine = context;
-    uint64_t core = ddl__start_here(0), sum = 0;
+    uint64_t core = ddl__number_here(0), sum = 0;
     for (int i = 0; engine->neighbour && i < engine->config.size; i++) {
         const ddl__link *link = engine->config.links[i];
-        uint64_t start = link && link->shared ? link->ops->start_of(link) : 0;
-        if (start && (start & DDL__CORES) == core)
-            sum += start;
+        uint64_t number = link && link->shared ? link->ops->computed_of(link) : 0;
+        if (number && (number & DDL__CORES) == core)
+            sum += number;
     }
     return sum;
 }

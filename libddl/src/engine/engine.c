@@ -57,7 +57,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     for (int i = 0; i < config->size && !engine->neighbour; i++)
         if (config->links[i] && config->links[i]->shared)
             engine->neighbour = config->links[i];
-    engine->wait_policy.starts_here = ddl__starts_here;
+    engine->wait_policy.computed_here = ddl__computed_here;
     engine->wait_policy.context = engine;
     engine->wait_policy.sharing = config->sharing_cores;
     /* The first operations wait for members that are still connecting and need the cores. So if

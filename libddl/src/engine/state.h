@@ -90,7 +90,8 @@ struct ddl__engine {
     ddl__messages *messages;
     ddl__wait_policy wait_policy;
     ddl__link *neighbour;   /* a link that shares memory; or NULL */
-    uint64_t starts;        /* number of starts of the driver */
+    uint64_t computations;  /* number of calls of tell_computed */
+    int64_t stopped_at;     /* when the driver stopped; 0: no peer needs to know */
     ddl__recorder recorder; /* read by any thread, as are the next three */
     atomic_ullong moves;    /* passes in which an operation made progress without completing */
     atomic_ullong passes;   /* passes in which messages made progress */
@@ -224,15 +225,15 @@ static inline bool ddl__abort_is_pending(const ddl__engine *engine)
 /* ---- drive.c ---- */
 
 /* For wait_policy.h; the context is the engine. */
-uint64_t ddl__starts_here(const void *context);
+uint64_t ddl__computed_here(const void *context);
 
-/* The lowest bits of a start's number contain the number of the core. */
+/* The lowest bits of the number of a computation contain the number of its core. */
 static const uint64_t DDL__CORES = (1 << 16) - 1;
 
-/* The number of a start of the driver on the core of this thread. */
-static inline uint64_t ddl__start_here(uint64_t starts)
+/* The number of a computation on the core of this thread. */
+static inline uint64_t ddl__number_here(uint64_t computations)
 {
-    return (starts * (DDL__CORES + 1)) | ((unsigned)sched_getcpu() & DDL__CORES);
+    return (computations * (DDL__CORES + 1)) | ((unsigned)sched_getcpu() & DDL__CORES);
 }
 
 /* Under the lock: this thread becomes the driver, or stops being it. The driver runs all kernels
@@ -241,13 +242,16 @@ static inline void ddl__driver_start(ddl__engine *engine)
 {
     engine->driven = true;
     engine->drivers_mode = ddl__fp_enter();
-    if (engine->neighbour)
-        engine->neighbour->ops->tell_start(engine->neighbour, ddl__start_here(++engine->starts));
+    if (engine->stopped_at && ddl__now() - engine->stopped_at >= DDL__COMPUTED_NS)
+        engine->neighbour->ops->tell_computed(engine->neighbour,
+                                              ddl__number_here(++engine->computations));
 }
 
 static inline void ddl__driver_stop(ddl__engine *engine)
 {
     ddl__fp_leave(engine->drivers_mode);
+    bool shares_core = engine->neighbour && engine->wait_policy.oversubscribed.length;
+    engine->stopped_at = shares_core ? ddl__now() : 0;
     engine->driven = false;
 }
 

@@ -110,12 +110,13 @@ typedef struct ddl__link_ops {
      * links, execute a heavy fence if the fences of the arena (ddl__arena_fence) are joined, and
      * check for spans once more before sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
-    /* Announce to all peers that share memory that this rank's driver has started: `start` differs
-     * in each call. One call for a comm is enough. NULL if memory is not shared. */
-    void (*tell_start)(ddl__link *link, uint64_t start);
-    /* Return the last number that the peer announced with tell_start; 0: none yet. NULL if
-     * tell_start is NULL. */
-    uint64_t (*start_of)(const ddl__link *link);
+    /* Announce to all peers that share memory that this rank has computed between two operations:
+     * `number` differs in each call. One call for a comm is enough. NULL if memory is not
+     * shared. */
+    void (*tell_computed)(ddl__link *link, uint64_t number);
+    /* Return the last number that the peer announced with tell_computed; 0: none yet. NULL if
+     * tell_computed is NULL. */
+    uint64_t (*computed_of)(const ddl__link *link);
     /* Handle an event of link->fd: doorbells, leave messages and errors. */
     void (*poll)(ddl__link *link);
 

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The progress of a wait: with a free core, interrupted, next to a thread that yields, next to a
- * thread that computes, and next to a peer that computes. */
+ * thread that computes, and next to a peer that computes. A peer tells that it has computed, but
+ * not that it calls again. */
 #include "engine/executor/wait_policy.h"
 
 #include <sys/time.h>
 
 #include "base/clock.h"
 #include "check.h"
+#include "comm/comm.h"
+#include "engine/state.h"
+#include "ranks.h"
 
 enum { ATTEMPTS = 2000, BEFORE_SLEEP = DDL__SPINS + DDL__YIELDS };
 
@@ -39,11 +43,11 @@ static uint64_t no_peer(const void *context)
     return 0;
 }
 
-static uint64_t a_peer_started(const void *context)
+static uint64_t a_peer_computed(const void *context)
 {
-    static uint64_t starts;
+    static uint64_t computed;
     (void)context;
-    return ++starts;
+    return ++computed;
 }
 
 /* Wait until it is time to sleep. Return the number of turns. */
@@ -68,7 +72,7 @@ static bool check_interrupted(void)
     setitimer(ITIMER_REAL, &often, NULL);
     int undisturbed = 0;
     for (int i = 0; i < ATTEMPTS && undisturbed < 3; i++) {
-        ddl__wait_policy p = {.starts_here = no_peer};
+        ddl__wait_policy p = {.computed_here = no_peer};
         int met = atomic_load(&interrupts);
         long before = switches();
         uint32_t turns = wait_in_vain(&p);
@@ -114,7 +118,7 @@ static void end_sharing(pthread_t other)
 static void check_oversubscribed(void)
 {
     int64_t ns = 20000;
-    ddl__wait_policy p = {.starts_here = no_peer};
+    ddl__wait_policy p = {.computed_here = no_peer};
     pthread_t other = begin_sharing(&ns);
     uint32_t first = 0, spun = 0;
     for (int i = 0; i < 400; i++) {
@@ -138,7 +142,7 @@ static void check_oversubscribed(void)
 static void check_core_taken(void)
 {
     int64_t ns = 50000000;
-    ddl__wait_policy p = {.starts_here = no_peer};
+    ddl__wait_policy p = {.computed_here = no_peer};
     pthread_t other = begin_sharing(&ns);
     wait_in_vain(&p);
     uint32_t core_taken = p.core_taken.left, turns = core_taken ? wait_in_vain(&p) : 0;
@@ -147,18 +151,45 @@ static void check_core_taken(void)
     CHECK(turns == 0, "yielded %u times to one who computes", turns);
 }
 
-/* Next to a peer that computes and starts its driver meanwhile: do not spin, but yield. */
+/* Next to a peer that has computed meanwhile: do not spin, but yield. */
 static void check_peer(void)
 {
     int64_t ns = 50000000;
-    ddl__wait_policy p = {.starts_here = a_peer_started};
+    ddl__wait_policy p = {.computed_here = a_peer_computed};
     pthread_t other = begin_sharing(&ns);
-    for (int turn = 0; turn < DDL__SPINS + 2; turn++)
+    for (int turn = 0; turn < DDL__SPINS + 100 && !p.oversubscribed.length; turn++)
         ddl__wait_policy_turn(&p);
     ddl__wait_policy_reset(&p);
     end_sharing(other);
     CHECK(p.oversubscribed.length, "a core that a peer keeps was not noticed");
     CHECK(!p.core_taken.length, "will sleep %u times beside a peer", p.core_taken.length);
+}
+
+/* Make `calls` calls, each after a computation of this many ns. Return how often the peer said
+ * meanwhile that it had computed. */
+static uint64_t computations(ddl_comm *comm, int calls, int64_t ns)
+{
+    ddl__engine *engine = comm->engine;
+    const ddl__link *link = engine->config.links[1 - ddl_comm_rank(comm)];
+    uint64_t before = link->ops->computed_of(link) / (DDL__CORES + 1);
+    for (int i = 0; i < calls; i++) {
+        float one = 1;
+        spin(ns);
+        OK(ddl_allreduce(comm, NULL, &one, 1, DDL_F32, DDL_SUM, NULL, NULL));
+        pthread_mutex_lock(&engine->lock);
+        engine->wait_policy.oversubscribed.length = DDL__BACKOFF_MAX; /* the ranks share a core */
+        pthread_mutex_unlock(&engine->lock);
+    }
+    return link->ops->computed_of(link) / (DDL__CORES + 1) - before;
+}
+
+static void check_told(ddl_comm *comm, void *argument)
+{
+    (void)argument;
+    uint64_t called = computations(comm, 400, 0), told = computations(comm, 10, 2000000);
+    /* A call after a preemption looks like one after a computation. */
+    CHECK(called < 200, "400 calls were taken for %ju computations", (uintmax_t)called);
+    CHECK(told >= 5, "10 computations were told %ju times", (uintmax_t)told);
 }
 
 int main(void)
@@ -172,6 +203,7 @@ int main(void)
     check_oversubscribed();
     check_core_taken();
     check_peer();
+    run_ranks(2, DDL_LINK_SHM, check_told, NULL);
     if (!seen)
         printf("others ran all the time: not seen how a wait goes on that is only interrupted\n");
     return seen ? 0 : 77;

@@ -6,10 +6,12 @@
  * has run on this core, the next waits do not spin. If that thread has computed until it was
  * preempted, the next waits do not yield either, but sleep. However, that thread may be the awaited
  * peer. Then yielding was the fastest way to wait, and a sleep would only add a wakeup. So a yield
- * during which a peer's driver started on this core is no reason to sleep. The first backoff lasts
- * few waits, since one late yield proves little; each further backoff lasts twice as long. If ranks
- * share cores, the first backoff is long. A yield that is late because of an interrupt or a stolen
- * virtual core predicts nothing. */
+ * during which a peer on this core ended a long computation is no reason to sleep. A start of the
+ * peer's driver alone proves nothing: another thread may have computed before it.
+ *
+ * The first backoff lasts few waits, since one late yield proves little; each further backoff lasts
+ * twice as long. If ranks share cores, the first backoff is long. A yield that is late because of
+ * an interrupt or a stolen virtual core predicts nothing. */
 #ifndef DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 #define DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 
@@ -38,7 +40,8 @@ enum {
     DDL__LATE_NS = 4000, /* a yield that takes longer may have let another thread run */
     /* a yield that takes longer let a thread compute until it was preempted */
     DDL__TAKEN_NS = 1000000,
-    DDL__OVERSUBSCRIBED_WAITS = 4, /* length of the first backoff */
+    DDL__COMPUTED_NS = DDL__TAKEN_NS / 2, /* a computation that explains such a yield */
+    DDL__OVERSUBSCRIBED_WAITS = 4,        /* length of the first backoff */
     /* length of the first backoff after a yield that may have run a peer */
     DDL__TAKEN_WAITS = 2,
     DDL__BACKOFF_MAX = 256
@@ -56,8 +59,9 @@ typedef struct ddl__wait_policy {
     uint32_t turns;              /* turns of the current wait */
     bool sharing;  /* this host has more ranks than cores: the first backoff is long */
     long switches; /* involuntary context switches, as last read */
-    /* Return a number that changes when a peer's driver starts on the core of this thread. */
-    uint64_t (*starts_here)(const void *context);
+    /* Return a number that changes when a peer on the core of this thread has computed for
+     * DDL__COMPUTED_NS and calls libddl again. */
+    uint64_t (*computed_here)(const void *context);
     const void *context;
 } ddl__wait_policy;
 
@@ -110,7 +114,7 @@ static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
         return false;
     if (p->turns == DDL__SPINS + 1 && !p->oversubscribed.left)
         ddl__others_ran(p);
-    uint64_t starts = p->starts_here(p->context);
+    uint64_t computed = p->computed_here(p->context);
     int64_t start = ddl__now();
     sched_yield();
     int64_t took = ddl__now() - start;
@@ -121,7 +125,7 @@ static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
         return true;
     ddl__backoff_extend(&p->oversubscribed,
                         p->sharing ? DDL__BACKOFF_MAX : DDL__OVERSUBSCRIBED_WAITS);
-    if (took > DDL__TAKEN_NS && p->starts_here(p->context) == starts) {
+    if (took > DDL__TAKEN_NS && p->computed_here(p->context) == computed) {
         ddl__backoff_extend(&p->core_taken, DDL__TAKEN_WAITS);
         p->turns = DDL__SPINS + DDL__YIELDS;
     }

@@ -95,7 +95,7 @@ typedef struct ddl__arena_header {
     uint64_t bell, secret[2];
     /* the events that wake the owner's driver, which sleeps or is about to; 0: it is awake */
     alignas(DDL__ARENA_LINE) atomic_uint sleeping;
-    alignas(DDL__ARENA_PAIR) atomic_ullong start; /* of the owner's driver (link.h); 0: none yet */
+    alignas(DDL__ARENA_PAIR) atomic_ullong computed; /* see tell_computed in link.h; 0: never */
     alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
 } ddl__arena_header;
 

@@ -472,15 +472,16 @@ static void shm_sleeping(ddl__link *link, bool asleep)
     atomic_store_explicit(&own->shared->sleeping, own->announced, memory_order_seq_cst);
 }
 
-static void shm_tell_start(ddl__link *link, uint64_t start)
+static void shm_tell_computed(ddl__link *link, uint64_t number)
 {
-    atomic_store_explicit(&shm(link)->own_arena->outlet.shared->start, start, memory_order_relaxed);
+    atomic_store_explicit(&shm(link)->own_arena->outlet.shared->computed, number,
+                          memory_order_relaxed);
 }
 
-static uint64_t shm_start_of(const ddl__link *link)
+static uint64_t shm_computed_of(const ddl__link *link)
 {
     const ddl__arena *peer = ((const shm_link *)link)->peer_arena;
-    return peer ? atomic_load_explicit(&peer->outlet.shared->start, memory_order_relaxed) : 0;
+    return peer ? atomic_load_explicit(&peer->outlet.shared->computed, memory_order_relaxed) : 0;
 }
 
 /* Handle the bell, which is the same for all links of the arena. */
@@ -514,7 +515,7 @@ static void shm_destroy(ddl__link *link)
         .send_user = shm_send_user, .lend = lends, .borrow = shm_borrow,                           \
         .give_back = shm_give_back, .next = shm_next, .want = ddl__shm_want, .peek = shm_peek,     \
         .release = shm_release, .flush = shm_flush, .sleeping = shm_sleeping,                      \
-        .tell_start = shm_tell_start, .start_of = shm_start_of, .poll = shm_poll,                  \
+        .tell_computed = shm_tell_computed, .computed_of = shm_computed_of, .poll = shm_poll,      \
         .close = ddl__shm_close, .peer_ended = ddl__shm_peer_ended, .probe = ddl__shm_probe,       \
         .destroy = shm_destroy                                                                     \
     }
