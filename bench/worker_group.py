@@ -57,7 +57,7 @@ class WorkerGroup:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,
+                    preexec_fn=os.setpgrp,  # as ddlrun does, for every library
                 )
                 self._processes.append(process)
             ranks: dict[int, Any] = {}

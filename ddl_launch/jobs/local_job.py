@@ -80,7 +80,9 @@ class LocalJob(Supervisor):
             stdin=None if rank == 0 and has_input() else subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            start_new_session=True,  # its own process group, for signals
+            # A process group, for signals. The scheduler groups processes by session, and a rank's
+            # yield reaches only the ranks in its session.
+            preexec_fn=os.setpgrp,
         )
         self._ranks.append(process)
         self._running.add(rank)

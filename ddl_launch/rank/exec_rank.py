@@ -3,15 +3,19 @@
 by SIGKILL.
 
 A script: exec_rank.py LAUNCHER_PID CORES PROGRAM ARGS... It imports no module of the project.
-CORES, such as "0-3,8", are the cores to bind to; "" keeps the current cores.
+CORES, such as "0-3,8", are the cores to bind to; "" keeps the current cores. The program has no
+terminal, because it would stop when it reads from the terminal of its launcher.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import sys
+import termios
 
 _PR_SET_PDEATHSIG = 1
 
@@ -23,6 +27,8 @@ def main() -> None:
         sys.exit(1)
     if cores:
         os.sched_setaffinity(0, _numbers(cores))
+    with contextlib.suppress(OSError), open("/dev/tty", "rb") as terminal:  # not if there is none
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored_by_python, signal.SIG_DFL)
     try:

@@ -290,7 +290,7 @@ class _Rank:
             stdin=subprocess.PIPE if settings.input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,
+            preexec_fn=os.setpgrp,  # as in local_job.py
             close_fds=False,  # the program may need an MPI's descriptors
         )
         if self._process.stdin:

@@ -147,6 +147,28 @@ def test_only_rank_0_reads_the_input(ddlrun: Run) -> None:
     assert (ended.lines(0), ended.lines(1)) == (["hello"], [""])
 
 
+def test_ranks_share_a_session_but_no_terminal(tmp_path: Path) -> None:
+    """The scheduler groups processes by session: a rank's yield reaches only ranks in its own."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os\n"
+        "try:\n    os.open('/dev/tty', os.O_RDWR)\n    terminal = True\n"
+        "except OSError:\n    terminal = False\n"
+        "print(os.getsid(0), os.getpgrp() == os.getpid(), terminal)\n"
+    )
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb"), os.fdopen(theirs) as terminal:
+        process = subprocess.Popen(
+            ["setsid", "--ctty", *LAUNCH, "-n", "2", "--no-prefix", program],
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            cwd=tmp_path,
+        )
+        shown = process.communicate()[0].decode()
+        assert process.returncode == 0
+    assert shown.splitlines() == [f"{process.pid} True False"] * 2
+
+
 def test_signals_that_python_ignores_are_restored(cli: Run) -> None:
     ended = cli("-n", "1", "grep", "SigIgn", "/proc/self/status").expect_success()
     ignored = int(ended.out.split()[-1], 16)
