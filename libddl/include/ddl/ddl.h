@@ -145,7 +145,7 @@ typedef enum ddl_link_kind {
     DDL_LINK_UCX = 8
 } ddl_link_kind;
 
-/* The formats in which an all-reduce of f32 can send its elements between hosts. */
+/* The formats in which operations on f32 can send their elements between hosts. */
 typedef enum ddl_wire {
     DDL_WIRE_F32 = 1,
     DDL_WIRE_INT8 = 2,
@@ -208,8 +208,9 @@ typedef struct ddl_comm_config {
      * workers, or DDL_INVARIANT_NONE. 0: $DDL_INVARIANT ("size", "ranks:8" or "none"), else none.
      * Equal on all members. */
     int32_t invariant;
-    /* ddl_wire: the format that all-reduces of f32 send between hosts, see "Wire formats" below. 0:
-     * $DDL_WIRE ("f32", "bf16", "int8" or "int4"), else f32. Equal on all members. */
+    /* ddl_wire: the format that all-reduces and reduce-scatters of f32 send between hosts, see
+     * "Wire formats" below. 0: $DDL_WIRE ("f32", "bf16", "int8" or "int4"), else f32. Equal on all
+     * members. */
     uint32_t wire;
 } ddl_comm_config;
 enum { DDL_INVARIANT_NONE = -1, DDL_INVARIANT_SIZE = -2 }; /* values of `invariant` */
@@ -235,15 +236,15 @@ typedef struct ddl_options {
     /* Add this operation to the group instead of submitting it: see "Groups" below. */
     ddl_group *group;
     void *stream; /* the CUstream of buffers in DDL_MEMORY_CUDA; NULL: the default stream */
-    /* The error feedback of an all-reduce with a wire format: `count` elements of f32, initially 0.
-     * The call adds them to this rank's operand and replaces them by the new rounding errors: see
-     * "Wire formats". NULL: rounding errors are dropped. Only for a sum or an average of f32 in
-     * DDL_MEMORY_HOST and not in a group. The elements may change until the operation is
-     * complete. */
+    /* The error feedback of an all-reduce or a reduce-scatter with a wire format: as many elements
+     * of f32 as the send buffer has, initially 0. The call adds them to this rank's operand and
+     * replaces them by the new rounding errors: see "Wire formats". NULL: rounding errors are
+     * dropped. Only for a sum or an average of f32 in DDL_MEMORY_HOST and not in a group. The
+     * elements may change until the operation is complete. */
     float *residual;
-    /* ddl_wire: the format that this all-reduce sends between hosts, equal on all members. 0: the
-     * comm's. Formats other than DDL_WIRE_F32 are only for a sum or an average of f32 in
-     * DDL_MEMORY_HOST. */
+    /* ddl_wire: the format that this operation sends between hosts, equal on all members. 0: the
+     * comm's in an all-reduce and a reduce-scatter, DDL_WIRE_F32 in an all-gather. Other formats
+     * are only for f32 in DDL_MEMORY_HOST: for an all-gather, or a sum or an average. */
     uint32_t wire;
     uint32_t reserved; /* must be 0 */
 } ddl_options;
@@ -561,16 +562,21 @@ DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_w
  * workers. */
 
 /* Wire formats. With a format other than DDL_WIRE_F32, in options.wire or in the comm's config,
- * ddl_allreduce sends fewer bytes between hosts. The format applies to sums and averages of at
- * least 4096 f32, and at least 2048 for each host, but not to small parts of a group. DDL_WIRE_BF16
- * sends each element as bf16: half of the bytes. DDL_WIRE_INT8 and DDL_WIRE_INT4 send blocks of 128
- * integers with a common scale, a power of two: a quarter or an eighth of the bytes. The sum of
- * each host is rounded once, and the result once more. Each rounding changes an element by at most
- * 1/256 of itself (bf16), or 1/127 (int8) or 1/7 (int4) of the greatest magnitude in its block. All
- * ranks get the same bits. NaN and infinity are preserved; in the integer formats, the other
- * elements of their block become 0. With options.residual, the rounding errors are added to the
- * next call's operand, after prescale, so they do not accumulate over many calls. The residual is
- * undefined after a failure. Cannot be combined with invariant sums. */
+ * ddl_allreduce, ddl_reduce_scatter and ddl_reduce_scatterv send fewer bytes between hosts; so do
+ * ddl_allgather and ddl_allgatherv, but only with options.wire. The format applies to sums,
+ * averages and all-gathers of at least 4096 f32 in all blocks, and at least 2048 for each host, but
+ * not to small parts of a group. DDL_WIRE_BF16 sends each element as bf16: half of the bytes.
+ * DDL_WIRE_INT8 and DDL_WIRE_INT4 send blocks of 128 integers with a common scale, a power of two:
+ * a quarter or an eighth of the bytes. Each rounding changes an element by at most 1/256 of itself
+ * (bf16), or 1/127 (int8) or 1/7 (int4) of the greatest magnitude in its block. An all-reduce
+ * rounds the sum of each host once, and the result once more; all ranks get the same bits. A
+ * reduce-scatter rounds the sum of each host once, except the sum of the host that the block
+ * belongs to, and does not round the result. An all-gather rounds each block once; all ranks get
+ * the same bits, including the block's own rank. NaN and infinity are preserved; in the integer
+ * formats, the other elements of their block become 0. With options.residual, the rounding errors
+ * are added to the next call's operand, after prescale, so they do not accumulate over many calls.
+ * The residual is undefined after a failure. An all-gather has none. Cannot be combined with
+ * invariant sums. */
 
 /* Create an order. owners[v] is the rank, below `ranks`, that passes the operand of worker v; a
  * rank may own no worker. workers is 1 to 4096. *order is owned by the caller and belongs to no

@@ -269,30 +269,45 @@ static ddl_status check_scales(const ddl__call *call, const ddl_options *own)
     return DDL_OK;
 }
 
+/* Return true for sums that support wire formats, if their buffers are in host memory. */
+static bool is_packable_sum(const ddl__call *call)
+{
+    return (call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER) &&
+           call->dtype == DDL_F32 && (call->op == DDL_SUM || call->op == DDL_AVERAGE);
+}
+
 /* Return true for operations that support wire formats, if their buffers are in host memory. */
 static bool may_pack(const ddl__call *call)
 {
-    return call->kind == DDL__ALLREDUCE && call->dtype == DDL_F32 &&
-           (call->op == DDL_SUM || call->op == DDL_AVERAGE);
+    return is_packable_sum(call) || (call->kind == DDL__ALLGATHER && call->dtype == DDL_F32);
 }
 
-static bool overlaps(const float *residual, const void *buffer, int64_t count)
+/* Return true if two buffers of f32 overlap. */
+static bool overlaps(const void *a, int64_t a_count, const void *b, int64_t b_count)
 {
-    uintptr_t one = (uintptr_t)residual, other = (uintptr_t)buffer;
-    size_t bytes = (size_t)count * sizeof *residual;
-    return one < other + bytes && other < one + bytes;
+    uintptr_t one = (uintptr_t)a, other = (uintptr_t)b;
+    return one < other + (size_t)b_count * sizeof(float) &&
+           other < one + (size_t)a_count * sizeof(float);
 }
 
-static ddl_status check_residual(const ddl__call *call, const ddl_options *own)
+static ddl_status check_residual(const ddl_comm *comm, const ddl__call *call,
+                                 const ddl_options *own)
 {
     if (!own->residual)
         return DDL_OK;
-    if (!may_pack(call) || own->memory != DDL_MEMORY_HOST || own->group)
-        return ddl__fail(DDL_EINVAL, "options.residual is set; it is supported only for a sum or "
-                                     "an average of f32 by ddl_allreduce, in DDL_MEMORY_HOST and "
-                                     "not in a group: set it to NULL");
-    if (overlaps(own->residual, call->send, call->count) ||
-        overlaps(own->residual, call->recv, call->count))
+    if (!is_packable_sum(call) || own->memory != DDL_MEMORY_HOST || own->group)
+        return ddl__fail(DDL_EINVAL,
+                         "options.residual is set; it is supported only for a sum or an average "
+                         "of f32 by an all-reduce or a reduce-scatter, in DDL_MEMORY_HOST and not "
+                         "in a group: set it to NULL");
+    ddl__share sent = {0,
+                       call->kind == DDL__REDUCE_SCATTER ? call->count * comm->size : call->count};
+    if (call->blocks)
+        sent = blocks_extent(call->blocks, comm->size);
+    int64_t received = call->blocks ? call->blocks[comm->rank].count : call->count;
+    int64_t count = sent.start + sent.count;
+    if (overlaps(own->residual, count, call->send, count) ||
+        overlaps(own->residual, count, call->recv, received))
         return ddl__fail(DDL_EINVAL, "options.residual overlaps send or recv: give it memory of "
                                      "its own");
     return DDL_OK;
@@ -307,8 +322,9 @@ static ddl_status check_wire(const ddl_comm *comm, const ddl__call *call, const 
         return DDL_OK;
     if (!may_pack(call) || own->memory != DDL_MEMORY_HOST)
         return ddl__fail(DDL_EINVAL,
-                         "options.wire is %s, which is only for a sum or an average of "
-                         "f32 by ddl_allreduce in DDL_MEMORY_HOST",
+                         "options.wire is %s, which is only for f32 in DDL_MEMORY_HOST: an "
+                         "all-gather, or a sum or an average by an all-reduce or a "
+                         "reduce-scatter",
                          ddl__wire_name(own->wire));
     if (comm->config.invariant != DDL_INVARIANT_NONE)
         return ddl__fail(DDL_EINVAL,
@@ -317,10 +333,13 @@ static ddl_status check_wire(const ddl_comm *comm, const ddl__call *call, const 
     return DDL_OK;
 }
 
-/* Set the call's wire format. `requested` 0 means the comm's format. */
+/* Set the call's wire format. `requested` 0 means the comm's format for sums. An all-gather is then
+ * not packed, because its data may be parameters or indices. */
 static void set_wire(const ddl_comm *comm, ddl__call *call, uint32_t requested)
 {
-    uint32_t wire = requested ? requested : comm->config.wire;
+    uint32_t wire = requested                      ? requested
+                    : call->kind == DDL__ALLGATHER ? DDL_WIRE_F32
+                                                   : comm->config.wire;
     call->wire = wire > DDL_WIRE_F32 && may_pack(call) ? (uint8_t)wire : 0;
 }
 
@@ -336,7 +355,7 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
 {
     ddl_status status = check_scales(call, own);
     if (status == DDL_OK)
-        status = check_residual(call, own);
+        status = check_residual(comm, call, own);
     if (status == DDL_OK)
         status = check_wire(comm, call, own);
     ddl__apply_options(call, own, comm->operation_timeout_ms);

@@ -346,7 +346,7 @@ void ddl__comm_warn_unpacked(ddl_comm *comm, uint32_t wire)
     if (wire > DDL_WIRE_F32 && comm->never_packs && comm->rank == 0 &&
         !atomic_exchange_explicit(&comm->warned_unpacked, true, memory_order_relaxed))
         ddl__log(DDL__WARN,
-                 "the wire format is %s, but sums of f32 are sent as f32: DDL_OPTIONS chooses one "
+                 "the wire format is %s, but f32 is sent as it is: DDL_OPTIONS chooses one "
                  "ring, or a host has more than three times as many ranks as another host with "
                  "several ranks",
                  ddl__wire_name(wire));

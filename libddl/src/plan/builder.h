@@ -163,8 +163,9 @@ void ddl__among_renumber(const ddl__request *request, ddl__plan *plan);
 /* Return the number of rounds between sending and receiving in pairwise. */
 int ddl__pairwise_lag(const ddl__request *request);
 
-/* Hosts: an all-gather or a reduce-scatter; or both as an all-reduce that sends packed spans
- * between hosts. Return true if it supports the topology. */
+/* Hosts: an all-gather or a reduce-scatter; or both as an all-reduce. Spans between hosts are
+ * packed if the request has a wire format, as an all-reduce must. ddl__hosts_fit returns true if
+ * the topology is supported. */
 bool ddl__hosts_fit(const ddl__request *request);
 void ddl__hosts_cost(ddl__cost *cost, double bytes_sent_per_byte);
 int64_t ddl__hosts_build(ddl__builder *builder);

@@ -26,26 +26,6 @@ static ddl__speed slowest_wire(const ddl__topology *t)
     return wire;
 }
 
-static int64_t sum(const ddl__share *blocks, int n)
-{
-    int64_t all = 0;
-    for (int i = 0; i < n; i++)
-        all += blocks[i].count;
-    return all;
-}
-
-/* Return the bytes of the buffer, or of all blocks. Uneven blocks are counted only if all ranks
- * know all lengths. */
-static double bytes_of(const ddl__request *request)
-{
-    double element = (double)request->element;
-    if (!ddl__request_is(request, DDL__BLOCK_KINDS))
-        return element * (double)request->count;
-    const ddl__share *blocks = request->kind == DDL__ALLGATHER ? request->received : request->sent;
-    return request->sent ? element * (double)sum(blocks, request->size)
-                         : element * (double)request->count * request->size;
-}
-
 int ddl__cost_most_on_a_host(const ddl__topology *t, bool crossing)
 {
     int most = 1, *ranks = calloc((size_t)t->groups[DDL__HOSTS], sizeof *ranks);
@@ -65,7 +45,7 @@ static ddl__cost cost_of(const ddl__request *request, double segment)
     const ddl__topology *t = request->topology;
     bool shared = request->all_shared;
     return (ddl__cost){.request = request,
-                       .n = bytes_of(request),
+                       .n = (double)request->element * (double)ddl__request_elements(request),
                        .p = request->size,
                        .segment = segment,
                        .x = t        ? ddl__cost_most_on_a_host(t, false)

@@ -58,7 +58,7 @@ typedef enum ddl__step_kind {
     /* The same in the request's wire format. PACK and REDUCE_PACK: the targets receive packed
      * spans; the sum is not kept. UNPACK: as TAKE; operand 0 is packed, the targets get elements.
      * ADD_UNPACKED: store src plus operand 0, which is packed, at dst; with `finish`, divide an
-     * average, and round the result as packing does */
+     * average */
     DDL__PACK,
     DDL__REDUCE_PACK,
     DDL__UNPACK,
@@ -86,6 +86,7 @@ typedef struct ddl__step {
      * an operand, which no rank needs once the target has reduced it. REDUCE: the targets have sent
      * such operands. TAKE: this rank takes such a result */
     uint8_t returns;
+    uint8_t rounds;   /* COPY, ADD_UNPACKED: round the result as packing does */
     uint32_t skew;    /* waves by which this step follows the first */
     uint32_t operand; /* index of the first operand in plan->ranks */
     uint32_t operands;
@@ -184,8 +185,11 @@ ddl__algorithm ddl__algorithm_named(const char *name);
 bool ddl__algorithm_fits(ddl__algorithm algorithm, const ddl__request *request);
 double ddl__algorithm_cost(ddl__algorithm algorithm, const ddl__request *request);
 
-/* Return the minimum number of elements of a sum that should be packed. */
+/* ddl__packs_from returns the minimum number of elements that should be packed.
+ * ddl__request_elements returns the number of elements to compare with it: of the buffer, or of all
+ * blocks. Uneven blocks are counted only if all ranks know all lengths. */
 int64_t ddl__packs_from(const ddl__request *request);
+int64_t ddl__request_elements(const ddl__request *request);
 
 /* Store the algorithms worth comparing for a request in `found`, with their predicted times, and
  * return their number. The chosen algorithm is the first one. All members of a comm get the same

@@ -23,6 +23,16 @@ ddl__share ddl__block_from(const ddl__request *request, int i)
     return (ddl__share){one_each ? i * request->count : 0, none ? 0 : request->count};
 }
 
+int64_t ddl__request_elements(const ddl__request *request)
+{
+    if (!ddl__request_is(request, DDL__BLOCK_KINDS))
+        return request->count;
+    int64_t all = request->sent ? 0 : request->count * request->size;
+    for (int i = 0; request->sent && i < request->size; i++)
+        all += ddl__share_of(request, i).count;
+    return all;
+}
+
 static int64_t part_start(int64_t count, int64_t line, int n, int i)
 {
     int64_t lines = ddl__quotient(count, line);

@@ -1,42 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_packed.c - all-reduces of f32 with packed spans between hosts: all ranks get the same bits,
  * within the error of two roundings. NaN and infinity arrive. Other operations are exact. */
-#include <math.h>
-#include <stdlib.h>
-
-#include "comm/comm.h"
-#include "ranks.h"
-
-enum { RANKS = 8, LONGEST = SANITIZED ? 40000 : 200000, STRETCH = 1000, BLOCK = 128 };
-
-/* by ddl_wire; errors are at most 1/limit of the greatest magnitude */
-static const double limits[] = {[DDL_WIRE_INT8] = 127, [DDL_WIRE_INT4] = 7, [DDL_WIRE_BF16] = 256};
-static float inputs[RANKS][LONGEST], results[RANKS][LONGEST];
-static double exact[LONGEST];
-static pthread_barrier_t turns;
-
-/* The magnitude of the inputs, different in each stretch. */
-static double magnitude(int64_t i)
-{
-    return ldexp(1, (int)(i / STRETCH % 37) - 18);
-}
-
-/* The greatest magnitude in a block that element i may be in. */
-static double near_magnitude(int64_t i)
-{
-    double before = magnitude(i < BLOCK ? 0 : i - BLOCK), after = magnitude(i + BLOCK);
-    return fmax(fmax(before, after), magnitude(i));
-}
-
-static void fill(int rank, int64_t count)
-{
-    uint64_t state = (uint64_t)rank + 1;
-    for (int64_t i = 0; i < count; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        double unit = (double)(int32_t)(state >> 32) / 2147483648.0;
-        inputs[rank][i] = i % 11 ? (float)(unit * magnitude(i)) : 0;
-    }
-}
+#include "packed_values.h"
 
 /* The sum of a host is rounded once, and the result once, by at most half a step: a step is at most
  * 2 / limit of the greatest magnitude of the block. */
@@ -49,26 +14,6 @@ static void check_errors(const float *result, int64_t count, ddl_op op, int size
               "%d ranks, element %lld of %lld: %g, not %g", size, (long long)i, (long long)count,
               (double)result[i], exact[i] / divisor);
     }
-}
-
-static void check_equal(int64_t count, int size)
-{
-    for (int r = 1; r < size; r++)
-        CHECK(!memcmp(results[r], results[0], (size_t)count * sizeof(float)),
-              "ranks 0 and %d of %d differ", r, size);
-}
-
-/* Fill all inputs; rank 0 adds them. */
-static void prepare(int rank, int size, int64_t count)
-{
-    fill(rank, count);
-    pthread_barrier_wait(&turns);
-    for (int64_t i = 0; rank == 0 && i < count; i++) {
-        exact[i] = 0;
-        for (int r = 0; r < size; r++)
-            exact[i] += inputs[r][i];
-    }
-    pthread_barrier_wait(&turns);
 }
 
 static void check_one(ddl_comm *comm, int64_t count, ddl_op op, bool in_place, double limit)
@@ -87,13 +32,6 @@ static void check_one(ddl_comm *comm, int64_t count, ddl_op op, bool in_place, d
     pthread_barrier_wait(&turns);
     if (rank == 0)
         check_equal(count, size);
-}
-
-/* The fewest elements that are packed. */
-static int64_t least(const ddl_comm *comm)
-{
-    int hosts = comm->topology->groups[DDL__HOSTS];
-    return hosts > 2 ? 2048 * hosts : 4096;
 }
 
 /* Return true if the first errors are of the size that this wire format makes. */

@@ -72,7 +72,8 @@ static void expect_hierarchical(const world *w, uint64_t *want)
         memcpy(want, w->ranks[0].out, (size_t)q->count * sizeof *want);
 }
 
-/* The result of hosts: a block is added up over its own host, then over the other hosts backwards.
+/* The result of hosts and of packed reduce-scatters: a block is added up over its own host, then
+ * over the other hosts backwards, whose sums may be rounded.
  */
 static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
 {
@@ -88,7 +89,7 @@ static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
             one = first ? input(r, i) : combine(one, input(r, i));
             first = false;
         }
-        all = d ? combine(all, one) : one;
+        all = d ? combine(all, w->ranks[0].plan->bits ? rounded(one) : one) : one;
     }
     return scramble(all);
 }
@@ -113,7 +114,7 @@ static void expect_reduced(const world *w, uint64_t *want)
         ddl__share share = ddl__share_of(request, s);
         int first = is_ring(w) ? s + 1 : chained ? request->root + 1 : 0;
         for (int64_t i = share.start; i < share.start + share.count; i++)
-            want[i] = w->request.wire ? reduced_over_hosts(w, s, i) : reduced(w, first, i);
+            want[i] = w->request.wire ? rounded(reduced_over_hosts(w, s, i)) : reduced(w, first, i);
     }
 }
 
@@ -141,8 +142,10 @@ static void expect_blocks(const world *w, int r, uint64_t *want)
     for (int q = 0; q < w->request.size; q++) {
         if (q == r && me->in_place && w->request.kind == DDL__SCATTER)
             continue; /* stays where it is */
-        for (int64_t i = 0; i < me->from[q].count; i++)
-            want[me->from[q].start + i] = input(q, w->ranks[q].to[r].start + i);
+        for (int64_t i = 0; i < me->from[q].count; i++) {
+            uint64_t value = input(q, w->ranks[q].to[r].start + i);
+            want[me->from[q].start + i] = me->plan->bits ? rounded(value) : value;
+        }
     }
 }
 
@@ -188,9 +191,10 @@ static void expect(const world *w, int r, uint64_t *want)
     case DDL__ALLREDUCE: expect_reduced(w, want); return;
     case DDL__REDUCE_SCATTER:
         for (int64_t i = start; i < start + me->to[r].count; i++)
-            want[me->in_place ? i : i - start] = strcmp(me->plan->name, "hosts") == 0
-                                                     ? reduced_over_hosts(w, r, i)
-                                                     : reduced(w, is_ring(w) ? r + 1 : 0, i);
+            want[me->in_place ? i : i - start] =
+                strcmp(me->plan->name, "hosts") == 0 || me->plan->bits
+                    ? reduced_over_hosts(w, r, i)
+                    : reduced(w, is_ring(w) ? r + 1 : 0, i);
         return;
     case DDL__BROADCAST:
         for (int64_t i = 0; i < me->out_count; i++)

@@ -54,6 +54,18 @@ static uint64_t add(const world *w, uint64_t a, uint64_t b)
     return w->in_any_order ? a + b : combine(a, b);
 }
 
+/* Round a value as the wire formats do: a second rounding changes nothing. */
+static uint64_t rounded(uint64_t value)
+{
+    return value | 0xff;
+}
+
+static void round_all(uint64_t *values, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        values[i] = rounded(values[i]);
+}
+
 /* Element i reduced over all ranks, from `first` on, modulo the size. */
 static uint64_t reduced(const world *w, int first, int64_t i)
 {
@@ -468,15 +480,27 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
     const uint64_t *taken;
     switch ((ddl__step_kind)step->kind) {
     case DDL__PUBLISH: publish(w, r, step, from, from, count); break;
-    case DDL__PACK: publish(w, r, step, from, NULL, count); break;
+    case DDL__PACK:
+        result = new_values(count);
+        memcpy(result, from, (size_t)count * sizeof *from);
+        round_all(result, count);
+        publish(w, r, step, result, NULL, count);
+        free(result);
+        break;
     case DDL__ADD_UNPACKED:
         taken = consume(w, me->plan->ranks[step->operand], r, count);
         for (int64_t i = 0; taken && i < count; i++) {
             uint64_t sum = add(w, from[i], taken[i]);
             kept[i] = step->finish ? scramble(sum) : sum;
         }
+        if (step->rounds)
+            round_all(kept, count);
         break;
-    case DDL__COPY: memmove(kept, from, (size_t)count * sizeof *from); break;
+    case DDL__COPY:
+        memmove(kept, from, (size_t)count * sizeof *from);
+        if (step->rounds)
+            round_all(kept, count);
+        break;
     case DDL__REDUCE:
     case DDL__REDUCE_PACK:
     case DDL__FOLD:
@@ -489,6 +513,8 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
             reduce(w, r, step, from, result, count);
         if (step->returns && !w->error)
             give_back(w, r, step, result, count);
+        if (step->kind == DDL__REDUCE_PACK)
+            round_all(result, output);
         if (kept)
             memcpy(kept, result, (size_t)output * sizeof *kept);
         publish(w, r, step, result, kept, output);

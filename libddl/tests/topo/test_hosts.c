@@ -27,6 +27,15 @@ static ddl__request request_for(const ddl__topology *t, ddl__kind kind)
     return (ddl__request){.kind = kind, .size = t->size, .element = 4, .topology = t, .by = by};
 }
 
+/* Return the same request with packed spans between hosts. */
+static ddl__request packed(ddl__request q)
+{
+    q.wire = (ddl_wire)(DDL_WIRE_INT8 + random_below(3));
+    q.by = DDL__ALGORITHM_PACKED;
+    q.element = sizeof(float);
+    return q;
+}
+
 static int ranks_on(const ddl__topology *t, int host)
 {
     int ranks = 0;
@@ -112,13 +121,15 @@ static void test_shapes(void)
         ddl__request q = request_for(t, kinds[n / 6 % 7]);
         q.root = (int)random_below((uint64_t)q.size);
         q.element = (size_t)1 << random_below(4);
+        bool has_blocks = q.kind == DDL__REDUCE_SCATTER || q.kind == DDL__ALLGATHER;
+        if (has_blocks && random_below(2))
+            q = packed(q);
         q.count = (int64_t)random_below(q.kind < DDL__GATHER ? 200 : random_below(2) ? 6 : 40);
         q.in_place = q.kind == DDL__BROADCAST || random_below(2);
         q.segment_bytes = segments[random_below(4)];
         q.window = windows[random_below(4)];
         if (q.window == 1) /* the smallest possible window */
             q.window = (q.size < 3 ? 12 : 4 * q.size) * (int64_t)q.element;
-        bool has_blocks = q.kind == DDL__REDUCE_SCATTER || q.kind == DDL__ALLGATHER;
         bool done = check_one(&q, has_blocks && n % 4 < 2 ? (uint64_t)n + 1 : 0);
         over_hosts += done;
         by_kind[q.kind] += done;
@@ -181,8 +192,12 @@ static void test_dropped(void)
             q.segment_bytes = 0;
         }
         drop_each(q, 0);
-        if (q.by == DDL__ALGORITHM_HOSTS && q.kind != DDL__ALLTOALL)
-            drop_each(q, 7);
+        if (q.by != DDL__ALGORITHM_HOSTS || q.kind == DDL__ALLTOALL)
+            continue;
+        drop_each(q, 7);
+        drop_each(packed(q), 0);
+        q.in_place = true;
+        drop_each(packed(q), 7);
     }
     ddl__topology_destroy(t);
 }
@@ -195,6 +210,7 @@ static void test_choice(void)
         int64_t count;
         bool all_shared;
         const char *name;
+        ddl_wire wire;
     } cases[] = {
         {{2, 2, 2}, DDL__ALLGATHER, 1 << 18, false, "hosts"},
         {{2, 1, 1},
@@ -225,12 +241,18 @@ static void test_choice(void)
          true,
          "hierarchical"}, /* a contradiction, but right */
         {{1, 1, 1}, DDL__ALLREDUCE, 3000, true, "direct"},
+        {{1, 1, 1}, DDL__ALLGATHER, 1 << 18, false, "packed", DDL_WIRE_INT8},
+        {{3, 2, 3}, DDL__REDUCE_SCATTER, 1 << 18, false, "packed", DDL_WIRE_INT4},
+        {{20, 2, 1}, DDL__REDUCE_SCATTER, 1 << 18, false, "ring", DDL_WIRE_INT8},
+        {{2, 2, 2}, DDL__ALLGATHER, (int64_t)1 << 55, false, "ring", DDL_WIRE_BF16},
+        {{2, 2, 2}, DDL__BROADCAST, 1 << 20, false, "leaders", DDL_WIRE_INT8},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ddl__topology *t = topology_of(cases[i].hosts, 3, NULL, false);
         ddl__request q = request_for(t, cases[i].kind);
         q.count = cases[i].count;
         q.all_shared = cases[i].all_shared;
+        q.wire = cases[i].wire;
         q.by = DDL__ALGORITHM_NONE;
         ddl__plan *plan = ddl__plan_create(&q);
         CHECK(plan && strcmp(plan->name, cases[i].name) == 0, "case %zu: %s", i, plan->name);

@@ -49,6 +49,12 @@ static const struct {
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
+/* Return true if the operation may have a wire format. */
+static bool packs(unsigned kind)
+{
+    return kind == DDL__ALLREDUCE || kind == DDL__REDUCE_SCATTER || kind == DDL__ALLGATHER;
+}
+
 const char *ddl__kind_name(ddl__kind kind)
 {
     return (int)kind < KINDS && kinds[kind].name ? kinds[kind].name : "";
@@ -117,7 +123,7 @@ static void describe(char *text, size_t size, const ddl__signature *signature, b
             uneven ? kinds[kind].block : "");
     if (kinds[kind].reduces)
         add(text, size, &n, ", %s", ddl__op_name((unsigned)(a & 0xff)));
-    if (kinds[kind].reduces && (wire_of(signature) || a & DDL__NAMES_WIRE))
+    if (wire_of(signature) || (a & DDL__NAMES_WIRE && packs(kind)))
         add(text, size, &n, ", %s on the wire", ddl__wire_name((uint32_t)wire_of(signature)));
     if (kinds[kind].roots)
         add(text, size, &n, ", root %u", root);

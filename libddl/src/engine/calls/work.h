@@ -59,7 +59,7 @@ typedef struct ddl__call {
     int64_t timeout_ms; /* the limit of this operation */
     ddl__algorithm by;  /* the requested algorithm; 0: the library chooses */
     uint8_t wide;       /* size of an element of a part, in elements of the result */
-    uint8_t wire;       /* ddl_wire of an all-reduce of f32; 0: f32 */
+    uint8_t wire;       /* ddl_wire of an operation on f32; 0: f32 */
     bool queued;
     /* an internal operation of libddl: it is not recorded, and has the number of the previous
      * operation */

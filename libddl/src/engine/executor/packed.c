@@ -53,8 +53,7 @@ static void pack_piece(const ddl__runner *runner, const ddl_work *work, const fl
     keep_errors(work, residual, packed, values, rounded, 1, count);
 }
 
-/* Write the source, or the sum of the operands, to a span. A result in the recv buffer is already
- * rounded. */
+/* Write the source, or the sum of the operands, to a span. The recv buffer is already rounded. */
 static void fill(const ddl__runner *runner, const ddl_work *work, const ddl__step *step, int64_t k,
                  unsigned char *span, int64_t length)
 {
@@ -99,19 +98,29 @@ static bool run_pack(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     return true;
 }
 
-/* Round a piece of the result to values of the wire format, as packing and unpacking would. */
-static void round_piece(const ddl__runner *runner, const ddl_work *work, float *values,
-                        float *residual, int64_t count)
+/* Round a piece to values of the wire format, as packing and unpacking would. dst may be src. */
+static void round_piece(const ddl__runner *runner, const ddl_work *work, float *dst,
+                        const float *src, float *residual, int64_t count)
 {
     unsigned char packed[2 * PIECE];
     float exact[PIECE];
-    memcpy(exact, values, (size_t)count * sizeof *exact);
+    memcpy(exact, src, (size_t)count * sizeof *exact);
     packer(runner, work)(packed, exact, (size_t)count);
-    unpacker(runner, work)(values, packed, (size_t)count);
+    unpacker(runner, work)(dst, packed, (size_t)count);
     if (residual) /* the residual is in units of the sum, which is the average times the number of
                      ranks */
-        keep_errors(work, residual, packed, exact, values,
+        keep_errors(work, residual, packed, exact, dst,
                     work->call.op == DDL_AVERAGE ? work->plan->divisor : 1, count);
+}
+
+/* Copy with rounding. */
+static void run_copy(const ddl__runner *runner, const ddl_work *work, const ddl__step *step,
+                     int64_t k, int64_t length)
+{
+    const float *src = (const float *)ddl__step_source(work, step, k);
+    float *dst = (float *)ddl__step_destination(work, step, k);
+    for (int64_t at = 0; at < length; at += PIECE)
+        round_piece(runner, work, dst + at, src + at, NULL, piece_at(at, length));
 }
 
 static void add(const ddl__runner *runner, const ddl_work *work, const ddl__step *step, int64_t k,
@@ -127,8 +136,9 @@ static void add(const ddl__runner *runner, const ddl_work *work, const ddl__step
                                (size_t)count);
         runner->kernels->reduce[DDL_F32][work->call.op](dst + at, operands, 2, (size_t)count,
                                                         step->finish ? work->plan->divisor : 1);
-        if (step->finish)
-            round_piece(runner, work, dst + at, residual ? residual + first : NULL, count);
+        if (step->rounds)
+            round_piece(runner, work, dst + at, dst + at, residual ? residual + first : NULL,
+                        count);
     }
 }
 
@@ -159,6 +169,10 @@ bool ddl__packed_run(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                      int64_t length)
 {
     bool sends = step->kind == DDL__PACK || step->kind == DDL__REDUCE_PACK;
+    if (step->kind == DDL__COPY) {
+        run_copy(runner, work, step, k, length);
+        return true;
+    }
     return sends ? run_pack(runner, work, step, k, length)
                  : run_unpack(runner, work, step, k, length);
 }

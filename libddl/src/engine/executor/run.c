@@ -304,6 +304,8 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     case DDL__UNPACK:
     case DDL__ADD_UNPACKED: return ddl__packed_run(runner, work, step, k, length);
     case DDL__COPY:
+        if (step->rounds)
+            return ddl__packed_run(runner, work, step, k, length);
         land(runner, work, ddl__step_destination(work, step, k), ddl__step_source(work, step, k),
              bytes);
         return true;

@@ -60,35 +60,48 @@ static int64_t operand_count(const ddl__runner *runner, const ddl__call *call)
     return last->start + last->count;
 }
 
-/* Scale the operands. In an all-reduce, scaled operands are written to the result's buffer. For
- * other kinds this buffer is too small or must keep its contents, so the operands go to memory of
- * the library. */
-static bool scale_operands(const ddl__runner *runner, ddl_work *work)
+/* Return the memory for changed operands, or NULL if out of memory. In an all-reduce it is the
+ * result's buffer. For other kinds this buffer is too small or must keep its contents, so it is
+ * memory of the library. */
+static void *changed_operands(const ddl__runner *runner, ddl_work *work)
 {
     ddl__call *call = &work->call;
     size_t element = ddl__dtype_size(call->dtype);
-    int64_t count = operand_count(runner, call);
-    void *scaled = call->recv;
-    if (call->kind != DDL__ALLREDUCE) {
-        scaled = work->staged = malloc((size_t)count * element + 1);
-        if (!scaled)
-            return false;
-        if (call->kind == DDL__REDUCE_SCATTER && call->send == call->recv)
-            call->recv = (char *)call->recv + (size_t)own_block(runner, call).start * element;
-    }
-    transfer(runner, call, scaled, call->send, count, call->prescale);
+    if (call->kind == DDL__ALLREDUCE)
+        return call->recv;
+    if (work->staged) /* they are changed a second time */
+        return work->staged;
+    work->staged = malloc((size_t)operand_count(runner, call) * element + 1);
+    if (work->staged && call->kind == DDL__REDUCE_SCATTER && call->send == call->recv)
+        call->recv = (char *)call->recv + (size_t)own_block(runner, call).start * element;
+    return work->staged;
+}
+
+static bool scale_operands(const ddl__runner *runner, ddl_work *work)
+{
+    ddl__call *call = &work->call;
+    void *scaled = changed_operands(runner, work);
+    if (!scaled)
+        return false;
+    transfer(runner, call, scaled, call->send, operand_count(runner, call), call->prescale);
     call->send = scaled;
     return true;
 }
 
-/* Add the rounding errors of earlier calls to the operand, and clear them, because this call has
+/* Add the rounding errors of earlier calls to the operands, and clear them, because this call has
  * made none yet. */
-static void add_residual(const ddl__runner *runner, ddl__call *call)
+static bool add_residual(const ddl__runner *runner, ddl_work *work)
 {
+    ddl__call *call = &work->call;
+    const size_t count = (size_t)operand_count(runner, call);
+    void *sums = count ? changed_operands(runner, work) : NULL;
+    if (!sums)
+        return !count;
     const void *operands[] = {call->send, call->residual};
-    runner->kernels->reduce[DDL_F32][DDL_SUM](call->recv, operands, 2, (size_t)call->count, 1);
-    memset(call->residual, 0, (size_t)call->count * sizeof *call->residual);
-    call->send = call->recv;
+    runner->kernels->reduce[DDL_F32][DDL_SUM](sums, operands, 2, count, 1);
+    memset(call->residual, 0, count * sizeof *call->residual);
+    call->send = sums;
+    return true;
 }
 
 static void scale_result(const ddl__runner *runner, const ddl__call *call)
@@ -114,9 +127,7 @@ bool ddl__stage_operands(const ddl__runner *runner, ddl_work *work)
         pack(runner, work->call.bundle);
     else if (work->call.prescale != 0 && !scale_operands(runner, work))
         return false;
-    if (work->call.residual && work->call.count)
-        add_residual(runner, &work->call);
-    return true;
+    return !work->call.residual || add_residual(runner, work);
 }
 
 void ddl__stage_result(const ddl__runner *runner, ddl_work *work)

@@ -163,7 +163,8 @@ static inline bool ddl__release_operands(ddl__runner *runner, ddl_work *work, co
 
 /* ---- packed.c: the steps of packed spans ---- */
 
-/* Run a step of packed spans, as far as possible. Return true if it is complete. */
+/* Run a step of packed spans, or a copy with rounding, as far as possible. Return true if it is
+ * complete. */
 bool ddl__packed_run(ddl__runner *runner, ddl_work *work, const ddl__step *step, int64_t k,
                      int64_t length);
 

@@ -78,15 +78,17 @@ static bool make_operands(ddl__runner *runner, int n)
 /* Log once for each size class, on rank 0, that a wire format is not used. */
 static void warn_unpacked(ddl__plans *plans, const ddl__request *request, const ddl__plan *plan)
 {
-    uint64_t class = (uint64_t)1 << ddl__class_of(request->count * (int64_t)request->element);
-    if (!request->wire || plan->bits || request->rank || request->size == 1 ||
-        plans->warned & class)
+    if (!request->wire || plan->bits || request->rank || request->size == 1)
+        return;
+    const int64_t count = ddl__request_elements(request);
+    uint64_t class = (uint64_t)1 << ddl__class_of(count * (int64_t)request->element);
+    if (plans->warned & class)
         return;
     plans->warned |= class;
     ddl__log(DDL__WARN,
-             "the wire format is %s, but a sum of %lld f32 is sent as f32, because it has too many "
+             "the wire format is %s, but %s(f32, %lld) is sent as f32, because it has too many "
              "segments: increase segment_bytes, which is %lld",
-             ddl__wire_name(request->wire), (long long)request->count,
+             ddl__wire_name(request->wire), ddl__kind_name(request->kind), (long long)count,
              (long long)request->segment_bytes);
 }
 
@@ -99,9 +101,10 @@ static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *reque
     if (request->sent) {
         ddl__plan_destroy(plans->uneven);
         plans->uneven = ddl__plan_create(request);
-        return plans->uneven && make_operands(&stream->runner, plans->uneven->operands)
-                   ? plans->uneven
-                   : NULL;
+        if (!plans->uneven || !make_operands(&stream->runner, plans->uneven->operands))
+            return NULL;
+        warn_unpacked(plans, request, plans->uneven);
+        return plans->uneven;
     }
     unsigned i = request_slot(request);
     if (!plans->entries[i].plan || !request_is_same(&plans->entries[i].request, request)) {
@@ -257,34 +260,38 @@ static const ddl__order *order_for(const ddl__stream *stream, const ddl__call *c
 
 /* Return the wire format of a call's plan. Bundled calls are not packed: a large value of one call
  * would round values of another call to 0. */
-static ddl_wire wire_of(const ddl__stream *stream, const ddl__call *call)
+static ddl_wire wire_of(const ddl__stream *stream, const ddl__call *call,
+                        const ddl__request *request)
 {
-    return call->bundle || call->count < stream->packs_from ? 0 : (ddl_wire)call->wire;
+    bool packs =
+        call->wire && !call->bundle && ddl__request_elements(request) >= stream->packs_from;
+    return packs ? (ddl_wire)call->wire : 0;
 }
 
 static ddl__request stream_request(const ddl__stream *stream, const ddl__call *call)
 {
     const ddl__order *order = order_for(stream, call);
-    return (ddl__request){.kind = planned_kind(call),
-                          .rank = stream->runner.rank,
-                          .size = stream->runner.size,
-                          .root = call->root,
-                          .count = call->count,
-                          .order = order,
-                          .wide = call->wide ? call->wide : 1,
-                          .among = call->among,
-                          .sent = call->blocks,
-                          .received = call->blocks ? call->blocks + stream->runner.size : NULL,
-                          .element = ddl__dtype_size(call->dtype),
-                          .in_place = call->send == call->recv,
-                          .all_shared = stream->all_shared,
-                          .normalizes = normalizes(call),
-                          .rounds = order && ddl__dtype_rounds(call->dtype),
-                          .topology = stream->topology,
-                          .by = algorithm_asked(stream, call),
-                          .segment_bytes = stream->segment_bytes,
-                          .wire = wire_of(stream, call),
-                          .window = stream->window};
+    ddl__request request = {.kind = planned_kind(call),
+                            .rank = stream->runner.rank,
+                            .size = stream->runner.size,
+                            .root = call->root,
+                            .count = call->count,
+                            .order = order,
+                            .wide = call->wide ? call->wide : 1,
+                            .among = call->among,
+                            .sent = call->blocks,
+                            .received = call->blocks ? call->blocks + stream->runner.size : NULL,
+                            .element = ddl__dtype_size(call->dtype),
+                            .in_place = call->send == call->recv,
+                            .all_shared = stream->all_shared,
+                            .normalizes = normalizes(call),
+                            .rounds = order && ddl__dtype_rounds(call->dtype),
+                            .topology = stream->topology,
+                            .by = algorithm_asked(stream, call),
+                            .segment_bytes = stream->segment_bytes,
+                            .window = stream->window};
+    request.wire = wire_of(stream, call, &request);
+    return request;
 }
 
 int ddl__stream_candidates(const ddl__stream *stream, const ddl__call *call,

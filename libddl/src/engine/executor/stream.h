@@ -44,7 +44,7 @@ typedef struct ddl__stream {
     bool all_shared;
     const ddl__topology *topology;
     const ddl_order *order;      /* the order of the ranks' floats; NULL: any; borrowed */
-    int64_t packs_from;          /* minimum number of elements of a packed sum */
+    int64_t packs_from;          /* minimum number of elements that are packed */
     ddl__algorithm by;           /* the algorithm if `choices` have none; 0: the costs choose */
     const ddl__choices *choices; /* measured choices, or NULL; borrowed, like the meter */
     ddl__meter *meter;           /* or NULL */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hosts: all-gather and reduce-scatter over hosts of several ranks. One after the other, the two
- * also make an all-reduce whose spans between hosts are packed (packed.c).
+/* Hosts: all-gather and reduce-scatter over hosts of several ranks. Their spans between hosts may
+ * be packed. One after the other, the two then also make an all-reduce (packed.c).
  *
  * Each block is sent to every other host once, and distributed within a host in shared memory.
  * Every host has an agent for each rank of the other hosts. In an all-gather the agent receives the
@@ -34,7 +34,8 @@ typedef struct rounds {
     ddl__builder *builder;
     ddl__host_groups groups;
     int64_t segment, waves; /* elements of a segment; number of segments of the longest block */
-    bool packs;             /* an all-reduce: blocks are parts of whole buffers */
+    bool packs;             /* spans between hosts are packed */
+    bool both;              /* an all-reduce: blocks are parts of whole buffers */
 } rounds;
 
 static uint32_t ranks_on(const rounds *h, int host)
@@ -86,15 +87,16 @@ static ddl__step over_block(const rounds *h, uint8_t kind, uint32_t i, int64_t s
 /* Return true if a rank's own block is at its position in a buffer of all blocks. */
 static bool is_in_place(const rounds *h)
 {
-    return h->packs || h->builder->request->in_place;
+    return h->both || h->builder->request->in_place;
 }
 
-/* Return a step over this rank's own block, which an all-gather sends. */
-static ddl__step over_own_block(const rounds *h, uint8_t kind, int64_t skew)
+/* Return a step over this rank's own block, which an all-gather sends. If spans are packed, the
+ * block was rounded, and the recv buffer has the result. */
+static ddl__step over_own_block(const rounds *h, uint8_t kind, bool packs, int64_t skew)
 {
     ddl__step step = over_block(h, kind, (uint32_t)h->builder->request->rank, skew);
-    step.space = h->packs ? DDL__OUT : DDL__IN;
-    if (!is_in_place(h))
+    step.space = packs ? DDL__OUT : DDL__IN;
+    if (!packs && !is_in_place(h))
         step.src = 0;
     return step;
 }
@@ -108,7 +110,8 @@ static void gather_from(const rounds *h, int distance, int64_t skew)
     int to = host_at(h, distance), from = host_at(h, -distance);
 
     uint32_t agent = agent_on(h, to, rank, h->groups.self);
-    ddl__builder_add(builder, over_own_block(h, h->packs ? DDL__PACK : DDL__PUBLISH, sent),
+    ddl__builder_add(builder,
+                     over_own_block(h, h->packs ? DDL__PACK : DDL__PUBLISH, h->packs, sent),
                      ddl__no_ranks(), ddl__one_rank(agent));
     for (uint32_t i = h->groups.first[from]; i < h->groups.first[from + 1]; i++)
         if (agent_on(h, h->groups.self, h->groups.ranks[i], from) == rank)
@@ -129,11 +132,15 @@ static void build_allgather(const rounds *h, int64_t skew)
 {
     ddl__builder *builder = h->builder;
     ddl__ranks others = rest_of_host(h);
+    ddl__step copy = over_own_block(h, DDL__COPY, false, skew);
+    copy.rounds = h->packs;
+    if (h->packs && !h->both) /* an all-reduce has rounded the block already */
+        ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
     if (others.n)
-        ddl__builder_add(builder, over_own_block(h, DDL__PUBLISH, skew), ddl__no_ranks(), others);
-    if (!is_in_place(h))
-        ddl__builder_add(builder, over_own_block(h, DDL__COPY, skew), ddl__no_ranks(),
-                         ddl__no_ranks());
+        ddl__builder_add(builder, over_own_block(h, DDL__PUBLISH, h->packs, skew), ddl__no_ranks(),
+                         others);
+    if (!h->packs && !is_in_place(h))
+        ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
     for (int i = 0; i < others.n; i++) {
         uint32_t peer = others.list[(others.first + i) % others.of];
         ddl__builder_add_peer(builder, over_block(h, DDL__TAKE, peer, skew + 1), peer);
@@ -194,6 +201,7 @@ static void add_up(const rounds *h, int distance, int64_t skew)
     }
     if (h->packs) {
         reduce.kind = DDL__ADD_UNPACKED;
+        reduce.rounds = reduce.finish && h->both;
         ddl__builder_add(builder, reduce, ddl__one_rank(operands[1]), ddl__no_ranks());
         return;
     }
@@ -297,7 +305,8 @@ void ddl__hosts_cost(ddl__cost *c, double sent)
 int64_t ddl__hosts_build(ddl__builder *builder)
 {
     ddl__kind kind = builder->request->kind;
-    rounds h = {.builder = builder, .packs = kind == DDL__ALLREDUCE};
+    rounds h = {
+        .builder = builder, .packs = builder->request->wire, .both = kind == DDL__ALLREDUCE};
     if (ddl__host_groups_create(&h.groups, builder->request)) {
         cut_blocks(&h);
         builder->plan->segment = h.segment;
