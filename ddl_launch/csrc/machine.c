@@ -46,7 +46,7 @@ static ddl__request request_of(const ddl_question *question, const ddl__topology
                             .all_shared = topology->groups[DDL__HOSTS] == 1,
                             .topology = topology,
                             .window = MACHINE_WINDOW};
-    if (request.count >= ddl__packs_from(&request))
+    if (ddl__request_elements(&request) >= ddl__packs_from(&request))
         request.wire = (ddl_wire)question->wire;
     return request;
 }
