@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ddl_core.base.names import Op
-    from ddl_core.options import MessageOptions, Options, ReduceOptions
+    from ddl_core.options import GatherOptions, MessageOptions, Options, ReduceOptions
 
 Array = TypeVar("Array")
 Result = TypeVar("Result")
@@ -164,7 +164,7 @@ class Operations:
         return self._run(arguments.broadcast(array, root, self.size), options)
 
     def allgather(
-        self, send: Array, recv: Array | None = None, **options: Unpack[Options]
+        self, send: Array, recv: Array | None = None, **options: Unpack[GatherOptions]
     ) -> Array:
         """Set recv[r * count + i] = rank r's send[i], for i < count. Return recv.
 
@@ -183,7 +183,7 @@ class Operations:
         *,
         counts: Numbers,
         displs: Numbers | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[GatherOptions],
     ) -> Array:
         """Do the same as `allgather`, with counts[r] elements from rank r, which are stored at
         displs[r] of recv. Return recv.

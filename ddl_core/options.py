@@ -50,17 +50,29 @@ class ReduceOptions(Options, total=False):
 
     prescale    a factor for this rank's elements before the reduction
     postscale   a factor for the result after the reduction, equal on all ranks
-    residual    for an allreduce of float32 with "sum" or "average": a float32 array of equal size,
-                initially zeros, for the rounding errors of the wire format (see docs/wire.md). The
-                call adds it to `send`, and stores the new errors in it. None: the errors are lost
-    wire        the format of this allreduce between hosts, equal on all ranks: "f32", or for
-                float32 with "sum" or "average" in host memory "bf16", "int8" or "int4". None: the
-                comm's format
+    residual    for an allreduce or a reduce_scatter of float32 with "sum" or "average": a float32
+                array as long as `send`, initially zeros, for the rounding errors of the wire format
+                (see docs/wire.md). The call adds it to `send`, and stores the new errors in it.
+                None: the errors are lost
+    wire        the format of this allreduce or reduce_scatter between hosts, equal on all ranks:
+                "f32", or for float32 with "sum" or "average" in host memory "bf16", "int8" or
+                "int4". None: the comm's format
     """
 
     prescale: float
     postscale: float
     residual: Any
+    wire: str | None
+
+
+class GatherOptions(Options, total=False):
+    """The options of `allgather` and `allgatherv`.
+
+    wire   the format between hosts, equal on all ranks: "f32", or for float32 in host memory
+           "bf16", "int8" or "int4", which round what all ranks receive (see docs/wire.md). None:
+           "f32", even if the comm has another format
+    """
+
     wire: str | None
 
 

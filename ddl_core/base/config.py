@@ -46,9 +46,9 @@ class Config:
                         "ranks:8": a sum has 8 logical workers, whose operands the ranks pass to
                         `allreduce_ordered`. "none": the fastest order. None: DDL_INVARIANT, else
                         "none"
-    wire                the format of float32 all-reduces between hosts, equal on all members:
-                        "f32", or rounded numbers of fewer bits, "bf16", "int8" or "int4"; see
-                        docs/wire.md. None: DDL_WIRE, else "f32"
+    wire                the format of float32 all-reduces and reduce-scatters between hosts, equal
+                        on all members: "f32", or rounded numbers of fewer bits, "bf16", "int8" or
+                        "int4"; see docs/wire.md. None: DDL_WIRE, else "f32"
     """
 
     links: Iterable[str] | None = None

@@ -64,9 +64,9 @@ GROUPS: dict[str, dict[str, str]] = {
         " the number of ranks only. `ranks:8`: a sum has 8 logical workers, whose parts each rank"
         " passes. Every rank must have the same value. Default: `none`, the quickest"
         " order.",
-        "DDL_WIRE": "is the format of what all-reduces of float32 send between hosts: `bf16`,"
-        " `int8` and `int4` send a half, a quarter and an eighth of the bytes, and round. Every"
-        " rank must have the same value. Default: `f32`.",
+        "DDL_WIRE": "is the format of what all-reduces and reduce-scatters of float32 send between"
+        " hosts: `bf16`, `int8` and `int4` send a half, a quarter and an eighth of the bytes, and"
+        " round. Every rank must have the same value. Default: `f32`.",
         "DDL_PLAN_FILE": "names a file with the chosen algorithms. It is read if it exists, and"
         " written after measurement.",
     },
