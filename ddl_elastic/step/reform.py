@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +125,18 @@ def adopt(owners: Sequence[int], ranks: Sequence[int]) -> list[int]:
     return adopted
 
 
+class Survivors(NamedTuple):
+    """The ranks that have left a dead comm together.
+
+    died  the members of the dead comm that are known to have died. Other missing members may have
+          switched to a planned comm, and may have died there
+    """
+
+    comm: Comm
+    ranks: list[RankProgress]
+    died: list[int]
+
+
 def survivors(
     comm: Comm,
     own: RankProgress,
@@ -131,16 +144,18 @@ def survivors(
     observe: Callable[[Comm], None] = lambda _: None,
     members: Sequence[int] = (),
     request_quorum: RequestQuorum | None = None,
-) -> tuple[Comm, list[RankProgress]]:
-    """Shrink a dead comm. Return the comm of the survivors, and the progress of each.
+) -> Survivors:
+    """Shrink a dead comm. Return the survivors, with the progress of each.
 
     All survivors call it. Raises ddl_core.errors.Minority if the others continue without this rank.
     If a rank has closed the comm without having died, it has switched to the planned comm, and all
     survivors follow (see membership.py).
 
     observe  called with each comm in which this rank may have to wait
-    members  member numbers by rank; without them no quorum is requested
+    members  member numbers by rank; without them no quorum is requested, and all missing members
+             count as living
     """
+    known, died = [*members], list[int]()
     while True:
         observe(comm)
         try:
@@ -149,15 +164,19 @@ def survivors(
             raise Minority(f"the other ranks have expelled this process: {error}") from None
         members = ()  # some of them may have left
         observe(following)
-        if comm.size - following.size > len(comm.failed()):
+        failed = {*comm.failed()}
+        died += (known[rank] for rank in sorted(failed) if known)
+        known = [member for rank, member in enumerate(known) if rank not in failed]
+        if comm.size - following.size > len(failed):
+            known = []  # the ranks of the other members are unknown from now on
             is_first = following.rank == 0 and comm.rank > 0  # this rank replaces rank 0
-            first_left = own.first_left or (is_first and 0 not in comm.failed())
+            first_left = own.first_left or (is_first and 0 not in failed)
             own = replace(own, follows=True, first_left=first_left)
         with suppress(Mismatch):
             comm.close()
         comm = following
         with suppress(*LOST):
-            return comm, gather(comm, own, workers)
+            return Survivors(comm, gather(comm, own, workers), died)
 
 
 def _shrink(comm: Comm, members: Sequence[int], request_quorum: RequestQuorum | None) -> Comm:
@@ -196,7 +215,7 @@ class Watch:
         self._watched: tuple[Comm, RankProgress, int, Sequence[int]] | None = None
         self._lock = threading.Lock()  # guards `noticed` and `_watched`
         self._left = threading.Event()
-        self._found: tuple[Comm, list[RankProgress]] | BaseException | None = None
+        self._found: Survivors | BaseException | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -218,7 +237,7 @@ class Watch:
             if not self.noticed:
                 function()
 
-    def end(self) -> tuple[Comm, list[RankProgress]] | None:
+    def end(self) -> Survivors | None:
         """Stop watching. If the comm has died, return the result of `survivors` or raise its error.
         Otherwise return None."""
         with self._lock:
@@ -233,7 +252,7 @@ class Watch:
 
     def survivors(
         self, comm: Comm, own: RankProgress, workers: int, members: Sequence[int] = ()
-    ) -> tuple[Comm, list[RankProgress]]:
+    ) -> Survivors:
         """Call the function `survivors`; the watchdog observes the comms."""
         return survivors(comm, own, workers, self.watchdog.observe, members, self._request_quorum)
 

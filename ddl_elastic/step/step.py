@@ -68,7 +68,7 @@ from ddl_elastic.step.audit import (
 from ddl_elastic.step.digest import ShareDigest
 from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.partial import PartialSums, add_arrays
-from ddl_elastic.step.reform import LOST, Action, RankProgress, Watch, decide
+from ddl_elastic.step.reform import LOST, Action, RankProgress, Survivors, Watch, decide
 from ddl_elastic.step.sums import Sums
 from ddl_elastic.step.transfer import Sender
 from ddl_elastic.storage.saving import Saver
@@ -284,7 +284,7 @@ class Step:
             finally:
                 found = watch.end()
             if found:
-                self._recover(watch.noticed, *found)
+                self._recover(watch.noticed, found)
 
     def _find_missing(self) -> list[tuple[int, bool]]:
         """Return the workers whose shares this rank must compute, each with True for an audit."""
@@ -590,18 +590,17 @@ class Step:
         """True if ranges move in this step before a planned switch."""
         return self._shards is not None and self._shards.keepers is not None
 
-    def _recover(
-        self, noticed: float, comm: Comm | None = None, ranks: Sequence[RankProgress] = ()
-    ) -> None:
-        """Continue with the survivors, in the given comm if the watch has already created it.
+    def _recover(self, noticed: float, found: Survivors | None = None) -> None:
+        """Continue with the survivors, in their comm if the watch has already created it.
         Raises HandOverCancelled if ranges were moving and no rank has switched yet: the next step
         then has this step's number."""
         self._settle()
         group = self._group
         group.is_awaited = False
-        if comm is None:
+        if found is None:
             standing = self._standing()
-            comm, ranks = group.watch.survivors(group.comm, standing, group.workers, group.members)
+            found = group.watch.survivors(group.comm, standing, group.workers, group.members)
+        comm, ranks, died = found
         self.follows = any(each.follows for each in ranks)
         is_cancelled = self._hands_over and not self.follows
         if is_cancelled:
@@ -615,7 +614,9 @@ class Step:
             group.membership.recovered(self.follows)
         if self.recovery is None:
             self.recovery, self._noticed = Recovery(self.number, []), noticed
-        self.recovery.died += sorted({*group.members} - {each.member for each in ranks})
+        has_switched = group.membership is not None and group.membership.is_agreed
+        missing = sorted({*group.members} - {each.member for each in ranks})
+        self.recovery.died += died if has_switched else missing
         group.comm, group.owners = comm, decision.owners
         group.members = [each.member for each in ranks]
         if is_cancelled:

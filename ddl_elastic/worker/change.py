@@ -285,7 +285,7 @@ def _settle(job: SwitchingLoop, plan: MembershipPlan, own: RankProgress) -> int 
     try:
         ranks: Sequence[RankProgress] = gather(comm, own, group.workers)
     except LOST:
-        comm, ranks = group.watch.survivors(comm, own, group.workers, plan.members)
+        comm, ranks, _ = group.watch.survivors(comm, own, group.workers, plan.members)
     if not any(each.whole for each in ranks):
         close(comm)
         return None

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step's pure parts: partial sums in the tree's order, and the consequences of a death."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Barrier
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ from ddl_elastic.step.audit import Audit
 from ddl_elastic.step.digest import ShareDigest
 from ddl_elastic.step.partial import PartialSums
 from ddl_elastic.step.reform import Action, RankProgress, Watch, decide
-from ddl_elastic.step.step import PlainArrays, RankGroup, Step
+from ddl_elastic.step.step import Phase, PlainArrays, RankGroup, Step
 
 pytestmark = pytest.mark.pure
 
@@ -201,21 +205,22 @@ def test_what_cannot_be(ranks: list[RankProgress], message: str) -> None:
         decide(ranks, 0, 2)
 
 
-def run_ranks(run: Callable[[RankGroup], Any]) -> list[Any]:
+def run_ranks(run: Callable[[RankGroup], Any], ranks: int = 2) -> list[Any]:
     def connect(rank: int) -> Any:
         with endpoints[rank].connect(addresses, rank) as comm:
-            group = RankGroup(comm, [5, 6], (0, 1))
+            group = RankGroup(comm, [5 + rank for rank in range(ranks)], tuple(range(ranks)))
             group.audit = Audit(0.0, "rollback", 0)
             try:
                 return run(group)
             finally:
                 group.watch.close()
+                group.comm.close()
 
-    with ddl_core.Endpoint(secret="") as one, ddl_core.Endpoint(secret="") as other:
-        endpoints = [one, other]
-        addresses = [one.address, other.address]
-        with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(connect, range(2)))
+    with ExitStack() as stack:
+        endpoints = [stack.enter_context(ddl_core.Endpoint(secret="")) for _ in range(ranks)]
+        addresses = [each.address for each in endpoints]
+        with ThreadPoolExecutor(ranks) as threads:
+            return list(threads.map(connect, range(ranks)))
 
 
 def test_first_share_of_joined_rank_is_computed_twice() -> None:
@@ -247,6 +252,29 @@ def test_first_share_of_joined_rank_is_computed_twice() -> None:
         for _, texts in found:
             assert len(texts) == wrong
             assert all("rank 6 on" in each and "share 1, tensor b" in each for each in texts)
+
+
+def test_rank_that_switched_to_the_planned_comm_has_not_died() -> None:
+    """A rank dies in the vote for a plan. Only rank 0 has seen the vote end."""
+    is_over = Barrier(5)
+
+    def run(group: RankGroup) -> list[int] | None:
+        rank = group.comm.rank
+        group.membership = Mock(is_agreed=True)
+        step = Step(group, 0, PlainArrays([np.zeros(1)]))
+        step.phase = Phase.VOTE
+        if rank == 0:
+            group.comm.close()
+        if rank == 1:
+            group.comm.expel(4)
+        if rank not in (0, 4):
+            while group.comm.error is None:
+                time.sleep(0.001)
+            step._recover(0.0)
+        is_over.wait()
+        return step.recovery and step.recovery.died
+
+    assert run_ranks(run, 5) == [None, [9], [9], [9], None]
 
 
 def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
