@@ -252,6 +252,9 @@ class Loop:
         if self.has_missed(self._call) or (self.is_new and call.begin == span.stop):
             return
         if not self.is_new:
+        if self._stops:
+            self.log("job.stop() has ended the training: this call of job.steps has no steps")
+            return
             watchdog = self.group.watch.watchdog.seconds
             self.reporter.begin(span.stop, call.batch, self.logical, watchdog)
         self.past.is_open = False
@@ -372,8 +375,10 @@ class Loop:
             self._finish()
 
     def stop(self) -> None:
-        """End the training after the current step. All ranks call this in the same step."""
-        self._stops = True
+        """End the training after the current step. Later calls of `steps` yield no steps. All ranks
+        call this in the same step. A job that resumes from a checkpoint continues to train."""
+        if not self._arrival:  # otherwise the other ranks have not stopped at this point
+            self._stops = True
 
     def map(
         self,

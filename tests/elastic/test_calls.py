@@ -203,7 +203,22 @@ def test_a_joining_worker_stops_in_no_step_that_it_has_missed(make_job: MakeJob)
             found.append((call, step.number))
             if not call:
                 job.stop()
+        if not call:
+            job.stop()
     assert found == [(0, 0), (1, 2), (1, 3)]
+
+
+def test_stop_ends_the_training(make_job: MakeJob, caplog: pytest.LogCaptureFixture) -> None:
+    job, found = make_job(), []
+    with caplog.at_level("INFO", logger="ddl_elastic"):
+        for call in range(3):
+            for step in train_call(job):
+                found.append((call, step.number))
+                if call == 1:
+                    job.stop()
+    assert found == [(0, 0), (0, 1), (1, 2)]
+    text = "job.stop() has ended the training: this call of job.steps has no steps"
+    assert caplog.messages == [text]
 
 
 @pytest.mark.parametrize(("follows", "expected"), [(False, [[1]]), (True, [])])
