@@ -66,7 +66,7 @@ def test_the_last_ones_have_joined_in_a_later_call(run_calls: Run, words: list[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("end", "words"), [(2 * STEPS + 2, []), (5, ["--top"])])
+@pytest.mark.parametrize(("end", "words"), [(2 * STEPS + 2, []), (5, []), (5, ["--top"])])
 def test_workers_join_after_a_resume(
     run_calls: Run, run_here: Any, end: int, words: list[str]
 ) -> None:
@@ -281,6 +281,41 @@ def test_a_call_without_steps_does_not_count_as_the_first(
         found.append((empty, len(job.past.tables), job.awaits_admission))
         assert [step.number for step in train_call(job)] == steps
     assert found == [([], 0, True)] * 2
+
+
+def test_resumed_job_evaluates_in_step_0_like_a_joining_worker(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    """The resumed program passes by step 0, and a joining worker's program has that step, too."""
+    saved, data = {"checkpoint": str(tmp_path), "every": 1}, [(torch.ones(2), 1)] * 12
+
+    def train(job: elastic.Job, end: int = 100) -> None:
+        for call in range(2):
+            for step in job.steps(data):
+                for x, y in step:
+                    step.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+                job.framework.optimizer.step()
+                if step.number % 2 == 0:
+                    seen.append((step.number, evaluate(job, len(seen))))
+                if step.number + 1 == end:
+                    return
+                if step.number == 3:
+                    positions.append(change.describe_position(job))
+            seen.append((f"after call {call}", evaluate(job, len(seen))))
+
+    seen, positions = list[Any](), list[Any]()
+    train(make_job(**saved), end=2)
+    seen.clear()
+    train(make_job(**saved))
+    first, *resumed = seen
+    assert [number for number, _ in resumed] == [2, "after call 0", 4, "after call 1"]
+    assert first == (0, 0)
+    job, tables = make_job(), [np.array(each) for each in positions[0]["tables"]]
+    assert len(tables) == 2
+    join_in_call(job, 1, tables=tables, number=3, next=3)
+    seen.clear()
+    train(job)
+    assert seen[:2] == [first, resumed[1]]
 
 
 def test_the_state_is_sent_again_after_the_last_step(make_job: MakeJob) -> None:
