@@ -66,7 +66,7 @@ class MembershipPlan:
     newcomers: Sequence[int]
     speeds: Sequence[float]  # by rank, for the assignment of shares; empty means equal speeds
     comm: Comm | None = None  # None until it is created
-    is_ready: bool = False
+    is_ready: bool = False  # True if this rank can vote for the plan
 
     @property
     def standings(self) -> list[RankProgress]:
@@ -145,6 +145,12 @@ class Membership:
         except DdlError:
             self._tell_void(plan, [])
             return
+        with self.inbox.changed:
+            plan.comm = comm  # so that the rehearsal ends with the plan
+            is_current = self._plan is plan
+        if not is_current:
+            close(comm)
+            return
         try:
             if not self.is_new:
                 self._rehearse(comm, plan.standings)
@@ -154,11 +160,8 @@ class Membership:
             self._tell_void(plan, failed)
             return
         with self.inbox.changed:
-            if self._plan is plan:
-                plan.comm, plan.is_ready = comm, True
-                self.inbox.changed.notify_all()
-                return
-        comm.close()
+            plan.is_ready = True
+            self.inbox.changed.notify_all()
 
     def _tell_void(self, plan: MembershipPlan, failed: Sequence[int]) -> None:
         with self.inbox.changed, suppress(OSError):

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ddl_core import Comm
+from ddl_core.errors import TimedOut
 from ddl_elastic.base.protocol import Fingerprint, PositionReached, WarmedUp
 from ddl_elastic.frameworks.protocol import Framework, State
 from ddl_elastic.sharded.cut import StateLost
@@ -34,7 +35,8 @@ from ddl_elastic.worker.observer import Observer, Results
 from ddl_elastic.worker.reporter import Reporter
 
 TRIES, PAUSE = 100, 0.02  # number of tries to read the state, and seconds between them
-ARRIVAL_LIMIT = 60.0  # seconds in which a joining program must reach the position that it received
+# Seconds in which a joining program must receive a position, and then reach it.
+ARRIVAL_LIMIT = 60.0
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def _approach(job: SwitchingLoop) -> Arrival:
     while True:
         plan = _wait_for_plan(job)
         assert plan.comm
-        with suppress(*LOST):
+        with suppress(*LOST, TimedOut):
             where = _share_position(plan.comm, plan.standings, dict)
             return _read_position(None, {}, where, plan)
         membership.drop()
@@ -226,16 +228,17 @@ def enter(job: SwitchingLoop, plan: MembershipPlan) -> Arrival:
 def _share_position(
     comm: Comm, ranks: Sequence[RankProgress], where: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the position of the first rank that has the state. All ranks call it."""
+    """Return the position of the first rank that has the state. All ranks call it. Raises TimedOut
+    if one of them does not; without a watchdog, nothing else ends the wait."""
     root = next(rank for rank, each in enumerate(ranks) if each.whole)
     text = np.empty(0, np.uint8)
     if comm.rank == root:
         text = np.frombuffer(json.dumps(where()).encode(), np.uint8).copy()
     length = np.array([text.size])
-    comm.broadcast(length, root)
+    comm.broadcast_async(length, root).wait(ARRIVAL_LIMIT)
     if comm.rank != root:
         text = np.empty(int(length[0]), np.uint8)
-    comm.broadcast(text, root)
+    comm.broadcast_async(text, root).wait(ARRIVAL_LIMIT)
     found: dict[str, Any] = json.loads(text.tobytes())
     return found
 
