@@ -75,6 +75,7 @@ class Job:
     buffers    how shares update the model's buffers, such as batch norm's statistics: "average"
                averages the changes by all shares, "first" keeps the changes by logical worker 0's
                share
+    clip_norm  the maximum norm of the averaged gradients, see ddl_torch.elastic.Job; PyTorch only
 
     The result does not depend on these:
     workers    the number of processes, or "least:most" for as many as there are cores, within
@@ -118,6 +119,7 @@ class Job:
         seed: int = 0,
         threads: int = 1,
         buffers: str = "average",
+        clip_norm: float | None = None,
         watchdog: float = WATCHDOG,
         checkpoint: str | None = None,
         every: int = 100,
@@ -142,7 +144,7 @@ class Job:
         self._size = Size(target, least, max(target, min(most, logical)), replace)
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
-        self._buffers = buffers
+        self._buffers, self._clip_norm = buffers, clip_norm
         environment.refuse_wire()
         rate, action = find_options(audit, audit_action)
         self._options: dict[str, Any] = {
@@ -262,6 +264,8 @@ class Job:
             if not isinstance(framework, LocalFramework):
                 raise TypeError("local_steps is supported with PyTorch and JAX only")
             framework.set_outer(self._make_outer(framework), self._moments)
+        if self._clip_norm is not None and not hasattr(framework, "clipping"):
+            raise TypeError("clip_norm is supported with PyTorch only")
         return framework
 
     def _make_outer(self, framework: LocalFramework) -> Any:
@@ -277,7 +281,12 @@ class Job:
             )
         optimizer = self._optimizer(model.parameters())
         made: Framework = find_adapter(model).Adapter(
-            model, optimizer, self._loss, self._schedule, buffers=self._buffers
+            model,
+            optimizer,
+            self._loss,
+            self._schedule,
+            buffers=self._buffers,
+            clip_norm=self._clip_norm,
         )
         return made
 

@@ -85,6 +85,12 @@ def even_owners(_step: int, ranks: int, workers: int) -> Sequence[int]:
     return _even_owners(ranks, workers)
 
 
+def _clip_norm(framework: Framework) -> str | None:
+    """Return the norm to which the framework clips gradients, or None if it does not clip."""
+    limit = getattr(getattr(framework, "clipping", None), "limit", None)
+    return None if limit is None else repr(float(limit))
+
+
 class Loop:
     """A job, from the view of one rank.
 
@@ -154,7 +160,7 @@ class Loop:
         self.past = EvaluationHistory()  # what a joining worker's program requests, too
         self._policy, self._beside = policy, beside
         self._constants: dict[str, int | str | None] = {"batch": batch, "logical": logical}
-        self._constants |= {"seed": seed, "local_steps": None, "clip_norm": None}
+        self._constants |= {"seed": seed, "local_steps": None, "clip_norm": _clip_norm(framework)}
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
         # The number of the next operation of all ranks. Training steps and evaluations count from

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import popen
 
-from ddl_elastic.job import choose_workers
+from ddl_elastic.job import Job, choose_workers
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 LIMIT = 300  # seconds, on a busy machine
@@ -110,6 +110,25 @@ def test_weights_and_streams(run_program: Any, tmp_path: Path, case: dict[str, A
     (alone, disturbed), _ = train(run_program, tmp_path, *cases)
     assert alone["hash"] == disturbed["hash"]
     assert [event["kind"] for event in disturbed["events"]] == ["died", "recovered"]
+
+
+def test_clipped_gradients_have_the_same_bits(run_program: Any, tmp_path: Path) -> None:
+    clipped = {"passes": 2, "clip_norm": 0.1}
+    cases = {"workers": 1, "passes": 2}, {"workers": 1, **clipped}, {"workers": 2, **clipped}
+    (free, alone, two), _ = train(run_program, tmp_path, *cases)
+    assert alone["hash"] == two["hash"] != free["hash"]
+
+
+def test_clipping_by_other_frameworks_is_refused() -> None:
+    class Other(Job):
+        def _make_framework(self) -> Any:
+            return object()
+
+    unused: Any = None
+    functions = {"model": unused, "loss": unused, "optimizer": unused}
+    job = Other(**functions, data=[(1, 1)], batch=1, logical=1, clip_norm=1.0)
+    with pytest.raises(TypeError, match="clip_norm is supported with PyTorch only"):
+        job._make()
 
 
 def test_nothing_survives_the_caller(tmp_path: Path) -> None:

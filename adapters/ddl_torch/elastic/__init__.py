@@ -108,7 +108,6 @@ class Job(RoundsLoop):
         constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
         super().__init__(adapter, **joined, **constants, strict=strict, **options)
         self._adapter = adapter
-        self._constants["clip_norm"] = None if clip_norm is None else repr(float(clip_norm))
 
     @property
     def norm(self) -> float:

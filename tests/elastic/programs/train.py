@@ -96,7 +96,8 @@ def make_schedule(optimizer: torch.optim.Optimizer) -> Any:
 
 
 CHANGES = ("joined", "left", "died")
-OPTIONS = ("checkpoint", "every", "keep", "local_steps", "moments")  # of Job, that cases have
+# Options of Job that cases have.
+OPTIONS = ("checkpoint", "every", "keep", "local_steps", "moments", "clip_norm")
 JOINED = ("observing", "running", "done")  # states of workers
 
 
