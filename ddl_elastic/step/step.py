@@ -66,7 +66,7 @@ from ddl_elastic.step.audit import (
     plan_joined,
 )
 from ddl_elastic.step.digest import ShareDigest
-from ddl_elastic.step.membership import Membership, NotAdmitted
+from ddl_elastic.step.membership import Membership, NotAdmitted, close
 from ddl_elastic.step.partial import PartialSums, add_arrays
 from ddl_elastic.step.reform import LOST, Action, RankProgress, Survivors, Watch, decide
 from ddl_elastic.step.sums import Sums
@@ -392,9 +392,10 @@ class Step:
         self._end_contest(*describe_difference(table, audit.step, what))
 
     def _end_contest(self, ranks: Sequence[int], finding: AuditFinding) -> None:
-        """Report the finding and expel the ranks that computed wrongly. Raises AuditError on those
-        ranks, and on all ranks if the job cannot continue. Raises PeerLost on the remaining ranks,
-        which then continue as they do after a rank's death."""
+        """Report the finding. Raises AuditError on the ranks that computed wrongly, which leave the
+        comm, and on all ranks if the job cannot continue. Raises Aborted on the remaining ranks,
+        which then continue as they do after a rank's death. They do not expel the other ranks: an
+        expelled rank that then leaves still counts in the vote of the survivors."""
         comm, audit = self._group.comm, self._audit
         assert audit
         audit.found(finding)
@@ -403,12 +404,15 @@ class Step:
                 self._group.saver.wait()  # it writes nothing after the others remove checkpoints
             with suppress(*LOST):
                 comm.barrier()
+            if not finding.stops:
+                close(comm)
             raise AuditError(finding.text)
         if finding.share != SUM:
             self.phase = Phase.COMPUTE  # the result may have a wrong share in it
+        if self._membership:
+            self._membership.voted(0, 0)  # the ranks that leave have not switched to a plan's comm
         comm.barrier()  # all have the finding
-        for rank in ranks:
-            comm.expel(rank, finding.text)
+        comm.abort("some ranks compute wrongly")
         comm.barrier()
 
     # ---- the sums and the vote ----

@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ddl_core
+from ddl_elastic.base.audits import AuditError
+from ddl_elastic.base.protocol import AuditFinding
 from ddl_elastic.shares.order import children, parent, parts_of, tree_size
 from ddl_elastic.step.audit import Audit
 from ddl_elastic.step.digest import ShareDigest
 from ddl_elastic.step.partial import PartialSums
-from ddl_elastic.step.reform import Action, RankProgress, Watch, decide
+from ddl_elastic.step.reform import LOST, Action, RankProgress, Watch, decide
 from ddl_elastic.step.step import Phase, PlainArrays, RankGroup, Step
 
 pytestmark = pytest.mark.pure
@@ -252,6 +254,27 @@ def test_first_share_of_joined_rank_is_computed_twice() -> None:
         for _, texts in found:
             assert len(texts) == wrong
             assert all("rank 6 on" in each and "share 1, tensor b" in each for each in texts)
+
+
+def test_other_rank_continues_after_the_wrong_one_has_left() -> None:
+    """Half of the ranks, without the lowest one, could not expel it."""
+    finding = AuditFinding(0, 0, [5], "a", 0, False, "rank 5 computes wrongly")
+
+    def run(group: RankGroup) -> list[int]:
+        group.membership = Mock(is_agreed=False)
+        step = Step(group, 0, PlainArrays([np.zeros(1)]), may_switch=True, trains=True)
+        if group.comm.rank == 0:
+            with pytest.raises(AuditError):
+                step._end_contest([0], finding)
+            return []
+        with pytest.raises(LOST):
+            step._end_contest([0], finding)
+        group.membership.voted.assert_called_once_with(0, 0)
+        step._recover(0.0)
+        assert step.recovery and step.recovery.died == [5]
+        return group.members
+
+    assert run_ranks(run) == [[], [6]]
 
 
 def test_rank_that_switched_to_the_planned_comm_has_not_died() -> None:
