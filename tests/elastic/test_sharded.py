@@ -32,6 +32,17 @@ def test_any_number_of_ranks_has_the_bits_of_the_unsharded_job(members: Any, ran
     members.check(members=ranks, shard=True, passes=1, bucket_bytes=1000)
 
 
+@pytest.mark.slow
+def test_eight_ranks_have_the_bits_of_fewer_ranks(members: Any) -> None:
+    case = {"model": "transformer", "passes": 1, "clip_norm": 0.5, "bucket_bytes": 1000}
+    ends = [
+        log[-1][1]
+        for ranks in (1, 2, 3, 5, 8)
+        for log in members.check(members=ranks, shard=True, logical=16, **case)
+    ]
+    assert len(ends) == 19 and len({*ends}) == 1
+
+
 @pytest.mark.parametrize(
     "ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 5))]
 )
