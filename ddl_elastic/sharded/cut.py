@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cut of arrays into ranges, and the ranks that hold each range. Pure.
 
-An array consists of tensors. It is cut into one range for each rank. A range has two holders, its
-owner and the next rank in order, so no range is lost if one rank dies.
+An array consists of tensors. It is cut into one range for each rank. A range has `copies` + 1
+holders, its owner and the next ranks in order, so no range is lost if `copies` ranks die.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TensorPiece(NamedTuple):
 
 
 class StateLost(RuntimeError):
-    """Error: both holders of a range have died."""
+    """Error: all holders of a range have died."""
 
 
 def cut(lengths: Sequence[int], ranks: int) -> list[int]:
@@ -43,15 +43,21 @@ def cut(lengths: Sequence[int], ranks: int) -> list[int]:
     return [*bounds, starts[-1]]
 
 
-def held(bounds: Sequence[int], rank: int) -> list[Interval]:
-    """Return the intervals that a rank holds, ascending: its own range and the range before it.
-    Neighbouring ranges are one interval."""
-    ranks = len(bounds) - 1
-    if rank:
-        return [(bounds[rank - 1], bounds[rank + 1])]
-    if ranks <= 2:
-        return [(0, bounds[ranks])]
-    return [(0, bounds[1]), (bounds[ranks - 1], bounds[ranks])]
+def held_owners(rank: int, ranks: int, copies: int) -> list[int]:
+    """Return the owners of the ranges that a rank holds, ascending: the rank itself and the ranks
+    before it."""
+    return sorted({(rank - distance) % ranks for distance in range(copies + 1)})
+
+
+def held(bounds: Sequence[int], rank: int, copies: int) -> list[Interval]:
+    """Return the intervals that a rank holds, ascending. Neighbouring ranges are one interval."""
+    found = list[Interval]()
+    for owner in held_owners(rank, len(bounds) - 1, copies):
+        begin, end = bounds[owner], bounds[owner + 1]
+        if found and found[-1][1] == begin:
+            begin, _ = found.pop()
+        found.append((begin, end))
+    return found
 
 
 def pieces(array: int, lengths: Sequence[int], interval: Interval) -> Iterator[TensorPiece]:
@@ -80,6 +86,7 @@ def plan_moves(
     members: Sequence[int],
     keepers: Sequence[int] | None = None,
     lacking: Collection[int] = (),
+    copies: int = 1,
 ) -> list[Move]:
     """Return the moves after which each rank of a new group holds its ranges.
 
@@ -97,9 +104,9 @@ def plan_moves(
         targets = [rank_of[member] for member in keepers or members]
         bounds = cut(each, len(targets))
         holders = {m: rank for m, rank in rank_of.items() if m not in lacking}
-        sources = [] if before is None else list(_sources(each, before, holders))
+        sources = [] if before is None else list(_sources(each, before, holders, copies))
         for number, target in enumerate(targets):
-            for begin, end in held(bounds, number):
+            for begin, end in held(bounds, number, copies):
                 if before is None:
                     moves += (Move(target, target, p) for p in pieces(array, each, (begin, end)))
                 for (first, last), ranks in sources:
@@ -115,13 +122,13 @@ def describe(holders: Sequence[int]) -> str:
 
 
 def _sources(
-    lengths: Sequence[int], before: Sequence[int], rank_of: dict[int, int]
+    lengths: Sequence[int], before: Sequence[int], rank_of: dict[int, int], copies: int
 ) -> Iterator[tuple[Interval, list[int]]]:
     """Yield each range that is not empty with the ranks that hold it, the owner first."""
     bounds = cut(lengths, len(before))
-    for number, member in enumerate(before):
+    for number in range(len(before)):
         interval = bounds[number], bounds[number + 1]
-        holders = dict.fromkeys((member, before[(number + 1) % len(before)]))
+        holders = dict.fromkeys(before[(number + n) % len(before)] for n in range(copies + 1))
         found = [rank_of[each] for each in holders if each in rank_of]
         if interval[0] == interval[1]:
             continue

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shards of a job's state on one rank, and their exchange when the group changes.
 
-Each range of the state has two holders, see cut.py. Both receive the range's gradients before the
-vote, and both update it after the vote. The optimizer works elementwise, so the two copies have
-equal bits, although neither is sent. After the update, the other parameters of a rank are stale
+Each range of the state has several holders, see cut.py. All of them receive the range's gradients
+before the vote, and all update it after the vote. The optimizer works elementwise, so the copies
+have equal bits, although none is sent. After the update, the other parameters of a rank are stale
 until the next operation gathers them.
 
 If the state is lost, each rank drops it with `forget`, and all load a checkpoint. Another death
@@ -38,7 +38,16 @@ from ddl_elastic.frameworks.protocol import (
     Tensor,
     digest_parts,
 )
-from ddl_elastic.sharded.cut import Move, StateLost, TensorPiece, cut, held, pieces, plan_moves
+from ddl_elastic.sharded.cut import (
+    Move,
+    StateLost,
+    TensorPiece,
+    cut,
+    held,
+    held_owners,
+    pieces,
+    plan_moves,
+)
 from ddl_elastic.sharded.norms import Sums, count_blocks, sum_squares
 
 # For each tensor, as "array.tensor", its slots by name: {"dtype": name} for a slot with an element
@@ -111,10 +120,12 @@ class Holding:
 
 class Shards:
     """The shards of the state that this rank holds, and the operations that move, gather and update
-    them."""
+    them. Each range has an owner and `copies` other holders. Raises ValueError if copies < 1."""
 
-    def __init__(self, framework: Sharded) -> None:
-        self._framework = framework
+    def __init__(self, framework: Sharded, copies: int = 1) -> None:
+        if copies < 1:
+            raise ValueError(f"copies is {copies}; must be at least 1")
+        self._framework, self.copies = framework, copies
         self._holdings: dict[int, Holding] = {}  # by generation
         self._comm: Comm | None = None  # the comm between whose ranks the state is cut
         self._results: list[Array] = []  # by array: the result for the intervals that are held
@@ -202,32 +213,31 @@ class Shards:
         ranks' ranges."""
         assert self._comm
         bounds = self._bounds[number]
-        return self._own(number), [end - begin for begin, end in pairwise(bounds)]
+        return self._sum_of(number, self._comm.rank), [
+            end - begin for begin, end in pairwise(bounds)
+        ]
 
-    def _own(self, number: int) -> Array:
+    def _sum_of(self, number: int, owner: int) -> Array:
+        """Return the memory for the sum of the owner's range of an array. This rank holds it."""
         assert self._comm
-        bounds, rank = self._bounds[number], self._comm.rank
-        second = bounds[rank] - bounds[rank - 1] if rank else 0
-        return self._results[number][second:][: bounds[rank + 1] - bounds[rank]]
-
-    def _second(self, number: int) -> Array:
-        assert self._comm
-        bounds, rank = self._bounds[number], self._comm.rank
-        own = bounds[1] if rank == 0 else 0
-        return self._results[number][own:][: bounds[rank] - bounds[rank - 1] if rank else None]
+        bounds, comm = self._bounds[number], self._comm
+        lower = (each for each in held_owners(comm.rank, comm.size, self.copies) if each < owner)
+        begin = sum(bounds[each + 1] - bounds[each] for each in lower)
+        return self._results[number][begin:][: bounds[owner + 1] - bounds[owner]]
 
     def spread(self) -> list[Work[Any]]:
-        """Start to send the sums of this rank's ranges to their second holders."""
+        """Start to send the sums of this rank's ranges to their other holders."""
         comm, works = self._comm, list[Work[Any]]()
         assert comm
-        if comm.size == 1:
-            return works
         for number in range(self.arrays):
-            own, second = self._own(number), self._second(number)
-            if second.size:
-                works.append(comm.recv_async(second, (comm.rank - 1) % comm.size))
-            if own.size:
-                works.append(comm.send_async(own, (comm.rank + 1) % comm.size))
+            own = self._sum_of(number, comm.rank)
+            for distance in range(1, min(self.copies, comm.size - 1) + 1):
+                source = (comm.rank - distance) % comm.size
+                copy = self._sum_of(number, source)
+                if copy.size:
+                    works.append(comm.recv_async(copy, source))
+                if own.size:
+                    works.append(comm.send_async(own, (comm.rank + distance) % comm.size))
         return works
 
     def gather_squares(self) -> None:
@@ -239,7 +249,7 @@ class Shards:
             return
         self._squares = []
         for number, counts in enumerate(self._blocks):
-            squares, own = np.empty(sum(counts)), self._own(number)
+            squares, own = np.empty(sum(counts)), self._sum_of(number, comm.rank)
             begin = sum(counts[: comm.rank])
             for piece in (each for each in self.owned() if each.array == number):
                 sums = sum_squares(own[: piece.end - piece.begin])
@@ -263,7 +273,7 @@ class Shards:
     def updated(self) -> None:
         """Record that the ranks update the parameters that they hold."""
         self._slots = None
-        self.is_stale = self._comm is not None and self._comm.size > 2
+        self.is_stale = self._comm is not None and self._comm.size > self.copies + 1
 
     def _gather(self, comm: Comm) -> None:
         for values, bounds in zip(self._framework.values(), self._bounds, strict=True):
@@ -297,7 +307,7 @@ class Shards:
         }
         own = self._holdings[source].shards if self._holdings else self._framework.make([], {})
         keepers = [each for each in members if each in (self.keepers or members)] or members
-        moves = plan_moves(self._lengths, before, members, keepers, lacking)
+        moves = plan_moves(self._lengths, before, members, keepers, lacking, self.copies)
         table = own.table()
         if before is not None:
             table = exchange_tables(comm, table)
@@ -321,7 +331,10 @@ class Shards:
             for lengths, bounds in zip(self._lengths, self._bounds, strict=True)
         ]
         self._results = [
-            np.empty(sum(end - begin for begin, end in held(bounds, comm.rank)), values.dtype)
+            np.empty(
+                sum(end - begin for begin, end in held(bounds, comm.rank, self.copies)),
+                values.dtype,
+            )
             for bounds, values in zip(self._bounds, self._framework.values(), strict=True)
         ]
         self._comm = comm
@@ -377,7 +390,7 @@ class Shards:
         return PartialState({**state, **self._framework.parameters()}), where
 
     def needs_hand_over(self, members: Sequence[int]) -> bool:
-        """Return True if some range would have fewer than two holders among these members."""
+        """Return True if some range would have too few holders among these members."""
         return self.has_begun and not {*(self._newest.members or ())} <= {*members}
 
     # ---- in any group ----
@@ -398,7 +411,8 @@ class Shards:
         if holding.members is None:
             return False
         try:
-            plan_moves(self._lengths, holding.members, members, [members[0]])
+            keeper, copies = [members[0]], self.copies
+            plan_moves(self._lengths, holding.members, members, keeper, copies=copies)
         except StateLost:
             return True
         return False
@@ -438,7 +452,7 @@ class Shards:
         return [
             piece
             for array, lengths in enumerate(self._lengths)
-            for interval in held(cut(lengths, ranks), rank)
+            for interval in held(cut(lengths, ranks), rank, self.copies)
             for piece in pieces(array, lengths, interval)
         ]
 

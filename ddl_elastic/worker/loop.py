@@ -217,6 +217,7 @@ class Loop:
         if not self._numbers:  # this is the first call
             counts = {"len(data)": sampler.samples, "steps": number}
             counts["steps between checkpoints"] = self._policy.every if self._policy else None
+            counts["copies"] = self.group.shards.copies if self.group.shards else None
             self._numbers = {**counts, **self._constants, **self._audits}
         framework, loader_workers = self.framework, source.loader_workers
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
@@ -251,6 +252,9 @@ class Loop:
             raise SystemExit(0)
 
     def _run_call(self, call: _Call) -> Iterator[ElasticStep]:
+        if self._stops:
+            self.log("job.stop() has ended the training: this call of job.steps has no steps")
+            return
         span, load = call.span, call.load
         loader, audit = load(span), self.group.audit
         if audit and self._call == 0 and not self.is_new:
@@ -258,9 +262,6 @@ class Loop:
         if self.has_missed(self._call) or (self.is_new and call.begin == span.stop):
             return
         if not self.is_new:
-        if self._stops:
-            self.log("job.stop() has ended the training: this call of job.steps has no steps")
-            return
             watchdog = self.group.watch.watchdog.seconds
             self.reporter.begin(span.stop, call.batch, self.logical, watchdog)
         self.past.is_open = False

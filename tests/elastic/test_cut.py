@@ -29,8 +29,9 @@ def test_ranges_cover_the_array_and_cut_tensors_at_blocks() -> None:
         assert sum(piece.end - piece.begin for piece in found) == sum(lengths)
 
 
+@pytest.mark.parametrize("copies", [1, 2, 3])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
-def test_every_range_has_two_holders(ranks: int) -> None:
+def test_the_owner_and_the_next_ranks_hold_a_range(ranks: int, copies: int) -> None:
     bounds = cut([6400], ranks)
     for number in range(ranks):
         holders = [
@@ -38,13 +39,13 @@ def test_every_range_has_two_holders(ranks: int) -> None:
             for rank in range(ranks)
             if any(
                 begin <= bounds[number] and bounds[number + 1] <= end
-                for begin, end in held(bounds, rank)
+                for begin, end in held(bounds, rank, copies)
             )
         ]
-        assert holders == sorted({number, (number + 1) % ranks})
+        assert holders == sorted({(number + n) % ranks for n in range(copies + 1)})
 
 
-def state_after(before: list[int] | None, members: list[int]) -> None:
+def state_after(before: list[int] | None, members: list[int], copies: int = 1) -> None:
     """Check that the moves give each member all that it holds, from members that held it."""
 
     def contents(group: list[int] | None, member: int) -> set[tuple[int, int]]:
@@ -53,12 +54,12 @@ def state_after(before: list[int] | None, members: list[int]) -> None:
             if group is None:
                 found |= {(array, i) for i in range(sum(lengths))}
             else:
-                for begin, end in held(cut(lengths, len(group)), group.index(member)):
+                for begin, end in held(cut(lengths, len(group)), group.index(member), copies):
                     found |= {(array, i) for i in range(begin, end)}
         return found
 
     got: dict[int, set[tuple[int, int]]] = {member: set() for member in members}
-    for source, target, piece in plan_moves(LENGTHS, before, members):
+    for source, target, piece in plan_moves(LENGTHS, before, members, copies=copies):
         start = sum(LENGTHS[piece.array][: piece.tensor])
         part = {(piece.array, start + i) for i in range(piece.begin, piece.end)}
         assert part <= contents(before, members[source])
@@ -81,6 +82,25 @@ def test_moves_after_deaths_complete_the_new_holders(
     before: list[int] | None, members: list[int]
 ) -> None:
     state_after(before, members)
+
+
+@pytest.mark.parametrize(
+    ("before", "members"),
+    [
+        ([0, 1, 2, 3], [0, 3]),
+        ([0, 1, 2, 3], [1, 2]),
+        ([0, 1, 2, 3, 4, 5], [1, 4]),
+        ([0, 1, 2], [1]),
+    ],
+)
+def test_two_copies_survive_the_deaths_of_neighbours(before: list[int], members: list[int]) -> None:
+    state_after(before, members, copies=2)
+
+
+def test_deaths_of_all_holders_of_two_copies_lose_the_state() -> None:
+    text = "have died: member 3 and member 4 and member 0"
+    with pytest.raises(StateLost, match=text):
+        plan_moves(LENGTHS, [0, 1, 2, 3, 4], [1, 2], copies=2)
 
 
 def test_deaths_of_both_holders_lose_the_state() -> None:

@@ -91,6 +91,32 @@ def test_deaths_in_every_phase(
     members.check(members=4, shard=True, **case)
 
 
+@pytest.mark.parametrize(
+    ("phase", "who"),
+    [
+        ("reduce", [1, 2]),
+        *(
+            pytest.param(phase, who, marks=pytest.mark.slow)
+            for phase in ("compute", "backward", "reduce", "vote", "apply")
+            for who in ([1, 2], [3, 0])
+            if (phase, who) != ("reduce", [1, 2])
+        ),
+    ],
+)
+def test_two_copies_survive_the_deaths_of_neighbours(
+    members: Any, phase: str, who: list[int]
+) -> None:
+    kills = [kill(member, 3, phase) for member in who]
+    case = {"passes": 1, "clip_norm": 0.5, "kills": kills, "bucket_bytes": 1}
+    members.check(members=4, shard=True, copies=2, **case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_two_copies_have_the_bits_of_the_unsharded_job(members: Any, ranks: int) -> None:
+    members.check(members=ranks, shard=True, copies=2, passes=1, bucket_bytes=1000)
+
+
 @pytest.mark.slow
 def test_deaths_in_several_steps_leave_one_member(members: Any) -> None:
     kills = [kill(0, 3, "reduce"), kill(1, 5, "apply"), kill(3, 7, "vote"), kill(4, 9, "compute")]
@@ -281,6 +307,20 @@ def test_clipping_in_rounds_is_refused() -> None:
     adapter = elastic.TorchAdapter(model, torch.optim.SGD(model.parameters()), clip_norm=1.0)
     with pytest.raises(ValueError, match="rounds does not support clip_norm"):
         adapter.set_outer(None, "averaged")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"shard": True, "copies": 0}, "copies is 0; must be at least 1"),
+        ({"copies": 2}, "copies is 2; it needs shard=True"),
+    ],
+)
+def test_copies_that_are_not_possible_are_refused(options: Any, text: str) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(ValueError, match=text):
+        elastic.Job(model, optimizer, batch=2, logical=2, **options)
 
 
 def test_objects_that_read_whole_gradients_are_refused() -> None:

@@ -107,6 +107,12 @@ def test_holders_of_a_range_leave_together(runs: Runs) -> None:
     runs.check("1:5", "--scale", "3:5,40:1,70:3", joined=5, left=4)
 
 
+def test_two_copies_survive_deaths_while_workers_join(runs: Runs) -> None:
+    words = ["--copies", "2", "--scale", "3:5,40:3,70:4", "--kill", "20:1,20:2"]
+    kinds = runs.check("3:5", *words, joined=5, died=2, left=2)
+    assert "rollback" not in kinds
+
+
 def test_death_while_workers_leave(runs: Runs) -> None:
     runs.check(5, "--leave", "5:1,5:2", "--kill", "6:4", left=2, died=1)
 

@@ -23,7 +23,8 @@ docs/elastic/ explains the guarantees, and what a program must not do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,6 +65,8 @@ class Job(RoundsLoop):
                            averaged models, gradient scalers; saved and sent to joining processes
     strict                 make hidden state an error, not a warning: docs/elastic/reference.md
     shard                  True to shard the optimizer's state: docs/elastic/sharded.md
+    copies                 with shard=True, the number of processes besides the owner that hold each
+                           range of the state. The job survives so many deaths at once
     checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job also resumes; steps
                            between two checkpoints; number of checkpoints to keep
     """
@@ -84,15 +87,20 @@ class Job(RoundsLoop):
         also: Mapping[str, Any] | None = None,
         strict: bool = False,
         shard: bool = False,
+        copies: int = 1,
         checkpoint: str | None = None,
         every: int = 100,
         keep: int = 3,
         **options: Any,
     ) -> None:
         pin(threads)
-        kind: type[TorchAdapter] = TorchAdapter
+        kind: Callable[..., TorchAdapter] = TorchAdapter
         if shard:
-            from ddl_torch.elastic.sharded import ShardedAdapter as kind
+            from ddl_torch.elastic.sharded import ShardedAdapter
+
+            kind = partial(ShardedAdapter, copies=copies)
+        elif copies != 1:
+            raise ValueError(f"copies is {copies}; it needs shard=True")
         adapter = kind(
             model,
             optimizer,

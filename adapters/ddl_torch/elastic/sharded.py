@@ -35,10 +35,12 @@ OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 class ShardedAdapter(TorchAdapter):
     """The PyTorch adapter with a sharded optimizer. Each rank has the whole parameters."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, copies: int = 1, **options: Any
+    ) -> None:
         super().__init__(model, optimizer, **options)
         refuse_sharded(model, optimizer, OPTIMIZERS, self._also)
-        self.shards = Shards(self)
+        self.shards = Shards(self, copies)
         self._arrays: list[Tensor] = []  # by bucket: the values of its parameters
         self._at: dict[nn.Parameter, tuple[int, int]] = {}  # the array and tensor of a parameter
         self._memory: dict[nn.Parameter, Tensor] = {}  # the values of each in its array
@@ -90,9 +92,8 @@ class ShardedAdapter(TorchAdapter):
 
     def make(self, found: Sequence[TensorPiece], table: Table) -> TorchShards:
         buckets = self._gradients.buckets
-        return TorchShards(
-            [make_shard(each, buckets[each.array][each.tensor], table) for each in found]
-        )
+        shards = [make_shard(each, buckets[each.array][each.tensor], table) for each in found]
+        return TorchShards(shards)
 
     def install(self, shards: Any) -> None:
         self._given.clear()
@@ -121,8 +122,7 @@ class ShardedAdapter(TorchAdapter):
         }
 
     def _shard(self) -> None:
-        """Replace the optimizer's parameters by shards. Each of these first shards is a whole
-        parameter."""
+        """Replace the optimizer's parameters by shards, each of them a whole parameter at first."""
         lengths = enumerate(self.lengths())
         whole = [TensorPiece(a, t, 0, n) for a, each in lengths for t, n in enumerate(each) if n]
         shards = self.make(whole, {})

@@ -227,6 +227,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         also={"schedule": loop.schedule},
         clip_norm=case.get("clip_norm"),
         shard=case.get("shard", False),
+        copies=case.get("copies", 1),
         strict=case.get("strict", False),
     )
     deaths = Deaths(case, path, log)

@@ -3,7 +3,7 @@
 
     ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
         [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT] [--late]
-        [--look] [--look-first] [--checkpoint] [--calls CALLS]
+        [--look] [--look-first] [--checkpoint] [--calls CALLS] [--copies COPIES]
 
 --whole is the same job without shards. Each step takes a while, so that workers join in time.
 With --late, a worker that joins sleeps between the calls until the others have made some steps.
@@ -144,6 +144,7 @@ def main() -> None:
         also={"schedule": schedule},
         clip_norm=1.0,
         shard="--whole" not in sys.argv,
+        copies=number_of("--copies", 1),
         strict=True,
         checkpoint="saved" if "--checkpoint" in sys.argv else None,
         every=10,
