@@ -30,9 +30,9 @@ LAYERS, WIDTH, LOGICAL, BATCH, STEPS, TURNS = 12, 1024, 8, 64, 12, 3
 DDLRUN = [sys.executable, "-m", "ddl_launch"]
 
 
-def expect(values: int, ranks: int) -> float:
+def expect(values: int, ranks: int, copies: int) -> float:
     """Return the bytes that a rank needs, for Adam; see docs/elastic/sharded.md."""
-    held = min(1.0, 2 / ranks)
+    held = min(1.0, (copies + 1) / ranks)
     return 4 * values * (1 + 2 * held + held + max(0.0, log2(LOGICAL / ranks)) + 2)
 
 
@@ -48,11 +48,14 @@ def make_model(layers: int = LAYERS, width: int = WIDTH) -> nn.Module:
     return nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
 
 
-def train(model: nn.Module, comm: Any, shard: bool, logical: int) -> Iterator[None]:
+def train(
+    model: nn.Module, comm: Any, shard: bool, logical: int, copies: int = 1
+) -> Iterator[None]:
     width = next(model.parameters()).shape[1]
     data = torch.utils.data.TensorDataset(torch.randn(BATCH, width))
     optimizer = torch.optim.Adam(model.parameters())
-    job = elastic.Job(model, optimizer, batch=BATCH, logical=logical, comm=comm, shard=shard)
+    numbers = {"batch": BATCH, "logical": logical, "copies": copies}
+    job = elastic.Job(model, optimizer, **numbers, comm=comm, shard=shard)
     for step in job.steps(data, steps=STEPS):
         for (x,) in step:
             step.backward(model(x).square().mean())
@@ -75,7 +78,7 @@ def train_fsdp(model: nn.Module, ranks: int) -> Iterator[None]:
         yield
 
 
-def run_rank(kind: str, folder: str) -> None:
+def run_rank(kind: str, folder: str, copies: int) -> None:
     torch.set_num_threads(1)
     comm = ddl_core.init()
     if kind == "memory":
@@ -85,9 +88,9 @@ def run_rank(kind: str, folder: str) -> None:
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         model = make_model()
-        list(train(model, comm, True, LOGICAL))
+        list(train(model, comm, True, LOGICAL, copies))
         found = (memory("VmHWM") - before) / expect(
-            sum(each.numel() for each in model.parameters()), comm.size
+            sum(each.numel() for each in model.parameters()), comm.size, copies
         )
         print(f"peak {found:.4f}", flush=True)
         return
@@ -106,10 +109,11 @@ def run_rank(kind: str, folder: str) -> None:
         print(*(f"step {each:.5f}" for each in took[2:]), sep="\n", flush=True)
 
 
-def run(ranks: int, kind: str) -> list[float]:
+def run(ranks: int, kind: str, copies: int = 1) -> list[float]:
     """Return the numbers that the ranks print."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [*DDLRUN, "-n", str(ranks), sys.executable, __file__, "rank", kind, folder]
+        words = [__file__, "rank", kind, folder, str(copies)]
+        command = [*DDLRUN, "-n", str(ranks), sys.executable, *words]
         done = subprocess.run(command, capture_output=True, text=True)
         assert not done.returncode, done.stdout + done.stderr
     return [float(line.split()[-1]) for line in done.stdout.splitlines() if line.strip()]
@@ -117,10 +121,11 @@ def run(ranks: int, kind: str) -> list[float]:
 
 def main(kind: str, ranks: int = 2) -> None:
     if kind == "memory":
-        for size in (1, 2, 4):
-            found = max(run(size, kind))
-            bytes_ = expect(LAYERS * (WIDTH * WIDTH + WIDTH), size)
-            print(f"{size} ranks: {found:.3f} of the formula's {bytes_ / 2**20:.0f} MiB")
+        for size, copies in ((1, 1), (2, 1), (4, 1), (4, 2)):
+            found = max(run(size, kind, copies))
+            bytes_ = expect(LAYERS * (WIDTH * WIDTH + WIDTH), size, copies)
+            text = f"{size} ranks, copies={copies}: {found:.3f} of the formula's"
+            print(f"{text} {bytes_ / 2**20:.0f} MiB")
             assert abs(found - 1) < 0.1
         return
     times: dict[str, list[float]] = {"sharded": [], "replicated": [], "fsdp": []}
@@ -136,6 +141,6 @@ def main(kind: str, ranks: int = 2) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "rank":
-        run_rank(*sys.argv[2:])
+        run_rank(*sys.argv[2:4], int(sys.argv[4]))
     else:
         main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -69,10 +69,11 @@ def test_the_page(run_here: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_gpt(tmp_path: Path, find_port: Callable[[], int]) -> None:
+@pytest.mark.parametrize("shard", [[], ["--shard"]])
+def test_gpt(tmp_path: Path, find_port: Callable[[], int], shard: list[str]) -> None:
     small = ["--width", 32, "--layers", 1, "--context", 32, "--megabytes", 0.2]
     more = ["--steps", 20, "--evaluate", 10, "--loader-workers", 1]
-    check(tmp_path, find_port, [EXAMPLES / "elastic_gpt.py", *small, *more])
+    check(tmp_path, find_port, [EXAMPLES / "elastic_gpt.py", *small, *more, *shard])
 
 
 @pytest.mark.slow
