@@ -14,12 +14,9 @@ from jax import Array
 
 from ddl_core import adapter
 from ddl_core.adapter_objects import check, packed, unpacked
-from ddl_core.base.config import wire_number
-from ddl_core.calls.arguments import op_value
 from ddl_core.errors import InvalidArgument
-from ddl_jax import primitives
 from ddl_jax.collectives import broadcast, grouped_allreduce
-from ddl_jax.communicators import members
+from ddl_jax.packing import WIRES, allreduce_flat
 from ddl_jax.world import rank, size
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
 Tree = TypeVar("Tree")
 
-_WIRES = ("int8", "int4")
 _NUMBERS = (bool, int, float, complex)
 _COMPRESSED = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
 
@@ -43,7 +39,7 @@ def allreduce_gradients(
     All ranks call it, with trees of the same structure. Raises like `allreduce`, and
     InvalidArgument for another compression.
     """
-    if compression in _WIRES:
+    if compression in WIRES:
         raise InvalidArgument(
             f"compression is {compression}, which needs a state for what rounding loses; use"
             " gradient_transformation, or f16 or bf16"
@@ -114,8 +110,8 @@ def gradient_transformation(
     """
     import optax
 
-    adapter.check_compression(compression, _WIRES)
-    if compression == "int8" or compression == "int4":  # one of _WIRES
+    adapter.check_compression(compression, WIRES)
+    if compression == "int8" or compression == "int4":  # one of WIRES
         return optax.GradientTransformation(_zero_state, functools.partial(_pack, op, compression))
 
     def update(updates: Any, state: Any, parameters: Any = None) -> Any:
@@ -145,10 +141,7 @@ def _pack(
     if not chosen:
         return jax.tree.unflatten(tree, leaves), state
     flat = jnp.concatenate([jnp.ravel(leaves[i]) for i in chosen])
-    which, _, ranks = members(None)
-    flat, residual = primitives.allreduce_packed_p.bind(
-        *(flat, state.residual), op=op_value(op), wire=wire_number(wire), comm=which, size=ranks
-    )
+    flat, residual = allreduce_flat(flat, state.residual, op, wire)
     ends = np.cumsum([jnp.size(leaves[i]) for i in chosen])[:-1]
     for i, part in zip(chosen, jnp.split(flat, ends), strict=True):
         leaves[i] = part.reshape(jnp.shape(leaves[i]))

@@ -15,9 +15,16 @@ from ddl_core.adapter import check_gradients
 from ddl_core.errors import InvalidArgument
 from ddl_keras._adapter import adapter, among
 from ddl_keras.copies import copied_by, saved_as_base
+from ddl_keras.packing import (
+    WIRES,
+    add_residuals,
+    reduce_packed,
+    reducer,
+    with_residuals,
+)
 
 if TYPE_CHECKING:
-    from ddl_core.base.names import Compression, GradientOp
+    from ddl_core.base.names import AnyCompression, GradientOp
 
 _COMPRESSED = {None: None, "f16": "float16", "bf16": "bfloat16"}
 _SETTINGS = "_ddl_settings"  # attribute of the class of a DistributedOptimizer
@@ -32,7 +39,7 @@ def DistributedOptimizer(
     optimizer: keras.optimizers.Optimizer | str,
     *,
     op: GradientOp = "average",
-    compression: Compression | None = None,
+    compression: AnyCompression | None = None,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int | None = None,
     comm: Any = None,
@@ -46,7 +53,11 @@ def DistributedOptimizer(
                      LossScaleOptimizer, as Model.compile does; a custom training loop calls its
                      scale_loss
     op               "average" or "sum" of the ranks' gradients
-    compression      "f16" or "bf16": gradients of float32 and float64 are sent in that type
+    compression      "f16" or "bf16": gradients of float32 and float64 are sent in that type. "int8"
+                     or "int4": dense gradients of float32 are sent between hosts in a quarter or an
+                     eighth of the bytes, see docs/wire.md. The optimizer's variables then contain
+                     this rank's rounding errors, which are added to the next gradients. Supported
+                     neither with loss scaling and MultiOptimizer, nor on GPUs except on TensorFlow
     sparse_as_dense  for TensorFlow's IndexedSlices: see ddl_tensorflow.allreduce_gradients
     backward_passes_per_step  number of batches whose gradients are accumulated before the optimizer
                               applies their average; sets its gradient_accumulation_steps. With loss
@@ -64,14 +75,17 @@ def DistributedOptimizer(
     gradients. A saved model, or a config in a file, has the original optimizer, so it loads without
     libddl; `DistributedOptimizer(model.optimizer)` then continues from its state.
 
-    Raises ddl_core.errors.InvalidArgument for arguments out of range. The training function later
-    raises the errors of the adapter's grouped_allreduce.
+    Raises ddl_core.errors.InvalidArgument for arguments out of range, and InvalidState before init
+    if compression is "int8" or "int4". The training function later raises the errors of the
+    adapter's grouped_allreduce.
     """
-    check_gradients(op, compression)
+    check_gradients(op, compression, WIRES)
     optimizer = keras.optimizers.get(optimizer)
     appliers = _appliers(optimizer)
     if any(hasattr(each, _SETTINGS) for each in (optimizer, *appliers)):
         raise InvalidArgument("optimizer is already a DistributedOptimizer")
+    if compression in WIRES and (appliers != [optimizer] or _mixed_float16()):
+        raise _unsupported(compression)
     if backward_passes_per_step is not None:
         _accumulate(appliers, backward_passes_per_step)
     if _mixed_float16() and not isinstance(optimizer, _SCALING):
@@ -93,7 +107,10 @@ def reduce_gradients(
     sparse_as_dense: bool,
     options: Mapping[str, Any],
 ) -> list[Any]:
-    """Return the combined gradients of all ranks, with None in place of missing gradients."""
+    """Return the combined gradients of all ranks, with None in place of missing gradients.
+
+    compression  None, "f16" or "bf16"
+    """
     if keras.backend.backend() == "tensorflow":  # it has sparse gradients
         reduced: list[Any] = adapter.allreduce_gradients(
             gradients,
@@ -130,6 +147,13 @@ def _appliers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Op
     return [optimizer]
 
 
+def _unsupported(compression: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"compression is {compression}, which supports neither loss scaling nor a MultiOptimizer;"
+        " use bf16"
+    )
+
+
 def _mixed_float16() -> bool:
     return bool(keras.config.dtype_policy().name == "mixed_float16")
 
@@ -160,22 +184,58 @@ def _distribute(
 ) -> keras.optimizers.Optimizer:
     """Make the optimizer reduce gradients. It keeps its state, since only its class changes."""
     optimizer.__class__ = _distributed(type(optimizer), settings)
+    if settings["compression"] in WIRES and optimizer.built:
+        add_residuals(optimizer)
     return optimizer
 
 
+def _ranks(options: Mapping[str, Any]) -> tuple[int, int]:
+    """Return this rank and the number of ranks."""
+    comm = options.get("comm")
+    return (adapter.rank(), adapter.size()) if comm is None else (comm.rank, comm.size)
+
+
 @contextmanager
-def _once(gradients: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+def _once(
+    optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None
+) -> Iterator[Sequence[Any]]:
     """Yield the reduced gradients. They are not reduced again if the optimizer that delegates to
     this one has reduced them."""
     if _is_reduced.get():
         yield gradients
         return
-    gradients = reduce_gradients(gradients, **settings)
+    gradients = _reduced(optimizer, gradients, variables)
     token = _is_reduced.set(True)
     try:
         yield gradients
     finally:
         _is_reduced.reset(token)
+
+
+def _reduced(
+    optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None
+) -> Sequence[Any]:
+    settings = dict(getattr(optimizer, _SETTINGS))
+    wire = settings["compression"]
+    if wire not in WIRES:
+        return reduce_gradients(gradients, **settings)
+    if settings["sparse_as_dense"]:
+        gradients = [each if each is None else _dense(each) for each in gradients]
+    if variables is None:
+        variables = optimizer._trainable_variables
+    elif not optimizer.built:
+        optimizer.build(list(variables))
+    reduce = reducer(settings["op"], wire, **settings["options"])
+    packed = reduce_packed(optimizer, gradients, variables, reduce)
+    others = [None if number in packed else each for number, each in enumerate(gradients)]
+    result = reduce_gradients(others, **{**settings, "compression": None})
+    for number, each in packed.items():
+        result[number] = each
+    return result
+
+
+def _dense(gradient: Any) -> Any:
+    return keras.ops.convert_to_tensor(gradient, sparse=False)
 
 
 def _distributed(base: Any, settings: Mapping[str, Any]) -> type:
@@ -186,8 +246,12 @@ def _distributed(base: Any, settings: Mapping[str, Any]) -> type:
         for name in ("apply", "_backend_apply_gradients")
     )
 
+    if settings["compression"] in WIRES:
+        base = with_residuals(base, *_ranks(settings["options"]))
+
     class Distributed(base):
         _ddl_settings = settings
+        _ddl_applied: Sequence[Any] | None = None  # the variables of the accumulated gradients
 
         def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
             if by_keras and self.gradient_accumulation_steps:
@@ -195,20 +259,24 @@ def _distributed(base: Any, settings: Mapping[str, Any]) -> type:
                 return
             # Reduced first, so that all ranks see the same infinities (loss scaling), norms
             # (clipping) and weights.
-            with _once(grads, settings) as grads:
+            with _once(self, grads, trainable_variables) as grads:
                 super().apply(grads, trainable_variables)
 
         def stateless_apply(self, optimizer_variables: Any, grads: Any, variables: Any) -> Any:
             # Loss scaling on JAX does not call `apply`.
             if base.stateless_apply is _OPTIMIZER.stateless_apply:
                 return super().stateless_apply(optimizer_variables, grads, variables)
-            with _once(grads, settings) as grads:
+            with _once(self, grads, None) as grads:
                 return super().stateless_apply(optimizer_variables, grads, variables)
+
+        def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Any) -> None:
+            object.__setattr__(self, "_ddl_applied", list(trainable_variables))
+            super()._backend_apply_gradients(grads, trainable_variables)
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
             # This is the first step that has accumulated gradients.
             if by_keras and self.gradient_accumulation_steps:
-                with _once(grads, settings) as grads:
+                with _once(self, grads, self._ddl_applied) as grads:
                     return super()._clip_gradients(grads)
             return super()._clip_gradients(grads)
 
@@ -231,6 +299,8 @@ def _scale(initialize: Any) -> Any:
         initialize(self, inner_optimizer, *arguments, **options)
         settings = getattr(inner_optimizer, _SETTINGS, None)
         if settings and not hasattr(self, _SETTINGS):
+            if settings["compression"] in WIRES:
+                raise _unsupported(settings["compression"])
             _distribute(self, settings)
 
     return initialized

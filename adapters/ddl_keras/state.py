@@ -12,6 +12,7 @@ import numpy as np
 from ddl_core.adapter import average_metrics as average
 from ddl_core.errors import InvalidArgument
 from ddl_keras._adapter import adapter, among
+from ddl_keras.packing import shared_variables
 
 
 def broadcast_model(model: keras.Model, root: int = 0, *, comm: Any = None) -> None:
@@ -58,13 +59,13 @@ def broadcast_built(
 
 def variables_of(model: keras.Model) -> list[Any]:
     """Return the weights of a built model and the variables of its optimizer, which is built if
-    necessary."""
+    necessary, without the rounding errors of gradients, which differ between ranks."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return list(model.weights)
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
-    return [*model.weights, *optimizer.variables]
+    return [*model.weights, *shared_variables(optimizer)]
 
 
 def read(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

@@ -15,6 +15,7 @@ from ddl_core.errors import InvalidArgument
 from ddl_tensorflow import world
 from ddl_tensorflow.calls import Array, call
 from ddl_tensorflow.collectives import in_xla
+from ddl_tensorflow.communicators import Communicator, members
 from ddl_tensorflow.naming import match
 
 WIRES = ("int8", "int4")
@@ -58,14 +59,15 @@ class _Packed:
 
 
 def allreduce_packed(
-    tensors: Sequence[tf.Tensor], residual: Any, op: str, wire: str, name: str | None, comm: int
+    tensors: Sequence[tf.Tensor],
+    residual: Any,
+    op: str,
+    wire: str,
+    name: str | None,
+    comm: Communicator | None,
 ) -> list[tf.Tensor]:
     """Reduce tensors of float32 as one in this wire format, and assign the new residual. Raises
-    InvalidArgument for a residual of another size, and in functions that XLA compiles."""
-    if in_xla():
-        raise InvalidArgument(
-            f"compression is {wire}, which is not supported in a function compiled by XLA"
-        )
+    InvalidArgument for a residual of another size, and like `allreduce_flat`."""
     sizes = [each.shape.num_elements() for each in tensors]
     if not isinstance(residual, tf.Variable) or residual.shape != [sum(map(int, sizes))]:
         raise InvalidArgument(
@@ -73,10 +75,32 @@ def allreduce_packed(
             f" {sum(map(int, sizes))} float32 values, as returned by gradient_residual, because"
             f" compression is {wire}"
         )
-    with tf.name_scope(name or "ddl_allreduce_packed") as scope:
-        flat = tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
-        how = _Packed(comm, op, wire)
-        flat, lost = call(how, match(name, scope, comm), [flat, residual.value()], [flat, residual])
+    flat = tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
+    flat, lost = allreduce_flat(flat, residual.value(), op, wire, name, comm=comm)
     residual.assign(lost)
     parts = tf.split(flat, sizes)
     return [tf.reshape(part, each.shape) for part, each in zip(parts, tensors, strict=True)]
+
+
+def allreduce_flat(
+    flat: tf.Tensor,
+    residual: tf.Tensor,
+    op: str,
+    wire: str,
+    name: str | None = None,
+    *,
+    comm: Communicator | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Reduce a flat tensor of float32 in this wire format. Return the result and the new residual.
+    Raises InvalidArgument in functions that XLA compiles."""
+    if in_xla():
+        raise InvalidArgument(
+            f"compression is {wire}, which is not supported in a function compiled by XLA; set"
+            " jit_compile=False, or use bf16"
+        )
+    number, *_ = members(comm)
+    with tf.name_scope(name or "ddl_allreduce_packed") as scope:
+        how = _Packed(number, op, wire)
+        outputs = [flat, residual]
+        result, lost = call(how, match(name, scope, number), outputs, outputs)
+    return result, lost

@@ -61,7 +61,7 @@ def allreduce_gradients(
     All ranks call it. Raises InvalidArgument for arguments out of range, and like `allreduce`.
     """
     adapter.check_gradients(op, compression, WIRES)
-    number, *_ = members(comm)  # raises InvalidState before init
+    members(comm)  # raises InvalidState before init
     result = list(gradients)
     dense: dict[int, tf.Tensor] = {}
     for index, gradient in enumerate(result):
@@ -76,7 +76,7 @@ def allreduce_gradients(
         packed = {i: each for i, each in dense.items() if each.dtype == tf.float32}
         dense = {i: each for i, each in dense.items() if i not in packed}
         own = name and f"{name}/packed"
-        how = (residual, op, str(compression), own, number)
+        how = (residual, op, str(compression), own, comm)
         sums = allreduce_packed(list(packed.values()), *how) if packed else []
         for index, sum_ in zip(packed, sums, strict=True):
             result[index] = sum_

@@ -105,6 +105,14 @@ def start(group: Any, tensor: Tensor, residual: Tensor, op: str, wire: str) -> A
     return backend.allreduce_packed(tensor, residual, op_value(op), wire_number(wire))
 
 
+def allreduce_flat(flat: Tensor, residual: Tensor, op: str, wire: str) -> tuple[Tensor, Tensor]:
+    """Reduce a flat tensor of float32 of all ranks in this wire format. Return the result and the
+    new residual, in the same memory. Raises InvalidArgument for a tensor on a GPU."""
+    require_host(wire, [flat])
+    start(None, flat, residual, op, wire).wait()
+    return flat, residual
+
+
 class GradientCompression:
     """The state of a DistributedDataParallel whose gradients `compress_gradients` packs."""
 

@@ -111,6 +111,13 @@ def test_communicators(ddlrun: Run, backend: str, size: int) -> None:
         assert ended.expect_success().out.count("done ") == 6 * size, ended.out
 
 
+def test_packed_gradients_train_like_f32(ddlrun: Run, backend: str) -> None:
+    """Ranks that are joined by TCP count as hosts."""
+    env = {**QUIET, "KERAS_BACKEND": backend, "DDL_LINKS": "tcp"}
+    ended = ddlrun(2, PROGRAM.with_name("keras_packing.py"), env=env, limit=240).expect_success()
+    assert ended.out.count("done") == 2
+
+
 @pytest.mark.usefixtures("tensorflow_native")
 @pytest.mark.parametrize(
     "program",
