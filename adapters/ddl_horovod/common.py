@@ -81,6 +81,40 @@ class Compressor:
         return tensor
 
 
+class PackedCompressor(Compressor):
+    """A wire format for float32 gradients of a DistributedOptimizer, which keeps the rounding
+    errors for the next step. Other gradients are sent without compression."""
+
+    wire: str
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        raise ValueError(
+            f"compression is Compression.{cls.wire}, which is only for the gradients of a"
+            " DistributedOptimizer; use fp16"
+        )
+
+
+class Int8Compressor(PackedCompressor):
+    wire = "int8"
+
+
+class Int4Compressor(PackedCompressor):
+    wire = "int4"
+
+
+def is_packed(compression: Any, op: Reduction, predivide: float) -> bool:
+    """Return True for a compressor that packs. Raises ValueError if it does not support the
+    reduction."""
+    packs = isinstance(compression, type) and issubclass(compression, PackedCompressor)
+    if packs and (op == Adasum or predivide != 1.0):
+        raise ValueError(
+            f"compression is Compression.{compression.wire}, which supports neither Adasum nor"
+            " gradient_predivide_factor"
+        )
+    return packs
+
+
 def parts(rows: int, size: int) -> list[int]:
     """Return the number of rows in each member's part of a tensor. The first parts may have one row
     more than the others."""

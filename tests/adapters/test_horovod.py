@@ -112,6 +112,16 @@ def test_modules_have_what_the_page_says(run_here: Run) -> None:
             assert given[: len(listed)] == listed, f"{module}.{name}"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tensorflow_native")
+def test_keras_gradients_in_a_wire_format(ddlrun: Run) -> None:
+    """Ranks that are joined by TCP count as hosts."""
+    program = FOLDER / "programs" / "horovod_keras_packing.py"
+    env = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "DDL_LINKS": "tcp"}
+    ended = ddlrun(2, program, env=env, limit=240).expect_success()
+    assert ended.out.count("done") == 2
+
+
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
 @pytest.mark.parametrize(
     ("program", "parts", "size"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ddl_horovod.common import Compressor
+from ddl_horovod.common import Compressor, Int4Compressor, Int8Compressor
 
 
 class FP16Compressor(Compressor):
@@ -23,7 +23,15 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors `none`, and `fp16`, which sends floating-point tensors in float16."""
+    """The compressors.
+
+    none        no compression
+    fp16        sends floating-point tensors in float16
+    int8, int4  for a DistributedOptimizer of Keras: sends float32 gradients between hosts in a
+                quarter or an eighth of the bytes (docs/wire.md). Horovod does not have these two
+    """
 
     none = Compressor
     fp16 = FP16Compressor
+    int8 = Int8Compressor
+    int4 = Int4Compressor

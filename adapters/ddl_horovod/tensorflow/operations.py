@@ -109,6 +109,17 @@ def grouped_allreduce(
 
 
 @_as_it_is
+def packed_allreduce(
+    flat: tf.Tensor, residual: tf.Tensor, op: Reduction, wire: str, process_set: ProcessSet
+) -> list[tf.Tensor]:
+    """Combine flat tensors of float32 in this wire format. Return the result and the new
+    residual."""
+    operation = Operation("allreduce_packed", (op.name, wire), process_set)
+    matched = _matched("allreduce_packed", _UNNAMED, [flat], process_set)
+    return _run(operation, matched, [flat, residual], [flat, residual])
+
+
+@_as_it_is
 def allgather(
     tensor: Any,
     name: str | None = None,

@@ -14,7 +14,7 @@ from ddl_horovod.common import parts
 from ddl_horovod.executor import MemberCall, Perform
 
 if TYPE_CHECKING:
-    from ddl_core.base.names import Op
+    from ddl_core.base.names import Op, Wire
 
 Array = np.ndarray[Any, Any]
 
@@ -36,6 +36,18 @@ def allreduce(arrays: list[Array], op: str, prescale: float, postscale: float) -
         else:
             results = allreduce_together(comm, sent, _lower(op))
         return [_scaled(result, postscale) for result in results]
+
+    return perform
+
+
+def allreduce_packed(arrays: list[Array], op: str, wire: Wire) -> Perform:
+    """Reduce a flat array of float32 in this wire format. `arrays` are it and its residual; the
+    results are their new values."""
+
+    def perform(comm: Comm, calls: list[MemberCall]) -> list[Array]:
+        flat, residual = (each.copy() for each in arrays)
+        comm.allreduce(flat, op=_lower(op), residual=residual, wire=wire)
+        return [flat, residual]
 
     return perform
 

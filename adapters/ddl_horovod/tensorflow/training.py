@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from ddl_horovod.common import Adasum, Average, Reduction, Sum
+from ddl_horovod.common import Adasum, Average, PackedCompressor, Reduction, Sum, is_packed
 from ddl_horovod.tensorflow.compression import Compression
-from ddl_horovod.tensorflow.operations import grouped_allreduce
+from ddl_horovod.tensorflow.operations import grouped_allreduce, packed_allreduce
 from ddl_horovod.tensorflow.world import global_process_set
 from ddl_horovod.world import ProcessSet
 
@@ -42,6 +42,9 @@ class Reducer:
             raise ValueError(f"groups is {groups!r}; must be a list or a positive number")
         self.process_set = process_set
         self._compression, self._sparse_as_dense, self._op = compression, sparse_as_dense, op
+        self.wire: str | None = None
+        if is_packed(compression, op, gradient_predivide_factor):
+            self._compression, self.wire = Compression.none, compression.wire
         self._predivide, self._scales_local = gradient_predivide_factor, scale_local_gradients
         self._local: set[Any] = set()
 
@@ -66,6 +69,23 @@ class Reducer:
     def is_local(self, variable: Any) -> bool:
         """Return True if the variable was registered as local."""
         return _key(variable) in self._local
+
+    def to_pack(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the gradients to combine in the wire format, and None for the others."""
+        if self.wire is None or not self.process_set.included():
+            return [None] * len(gradients)
+        return [
+            None
+            if gradient is None or self.is_local(variable)
+            else (tf.convert_to_tensor(gradient) if self._sparse_as_dense else gradient)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+
+    def reduce_flat(self, flat: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Combine flat tensors in the wire format. Return the result and the new residual."""
+        assert self.wire is not None
+        result, lost = packed_allreduce(flat, residual, self._op, self.wire, self.process_set)
+        return result, lost
 
     @_as_it_is
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -165,6 +185,7 @@ def DistributedGradientTape(
 
     The devices are ignored. Raises ValueError for options that conflict.
     """
+    _refuse_packing(compression)
     reducer = Reducer(
         *(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups),
         *(process_set, scale_local_gradients),
@@ -248,6 +269,7 @@ def DistributedOptimizer(
             f"backward_passes_per_step is {backward_passes_per_step}; must be 1, except for"
             " optimizers of Keras"
         )
+    _refuse_packing(compression)
     reducer = Reducer(
         *(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups),
         *(process_set, scale_local_gradients),
@@ -255,6 +277,15 @@ def DistributedOptimizer(
     _extend(optimizer, _Optimizer)
     optimizer._reducer = reducer
     return optimizer
+
+
+def _refuse_packing(compression: Any) -> None:
+    if isinstance(compression, type) and issubclass(compression, PackedCompressor):
+        raise ValueError(
+            f"compression is Compression.{compression.wire}, which needs a Keras optimizer, whose"
+            " variables keep the rounding errors: use the DistributedOptimizer of one,"
+            " ddl_tensorflow.DistributedGradientTape with a residual, or fp16"
+        )
 
 
 class _Optimizer:

@@ -65,6 +65,8 @@ class _TensorFlowMembers:
         ]
         if call.kind == "allreduce":
             performers.allreduce(arrays, *call.equal)(self.group, calls)
+        elif call.kind == "allreduce_packed":
+            performers.allreduce_packed(arrays, *call.equal)(self.group, calls)
         elif call.kind == "allgather":
             performers.allgather([array[:0] for array in arrays])(self.group, calls)
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ddl_horovod.common import Compressor
+from ddl_horovod.common import Compressor, Int4Compressor, Int8Compressor
 
 
 class FP16Compressor(Compressor):
@@ -20,28 +20,6 @@ class FP16Compressor(Compressor):
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         return tensor if ctx is None else tensor.to(ctx)
-
-
-class PackedCompressor(Compressor):
-    """A wire format for float32 gradients of a DistributedOptimizer, which keeps the rounding
-    errors for the next step. Other gradients are sent without compression."""
-
-    wire: str
-
-    @classmethod
-    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        raise ValueError(
-            f"compression is Compression.{cls.wire}, which is only for the gradients of a"
-            " DistributedOptimizer; use fp16"
-        )
-
-
-class Int8Compressor(PackedCompressor):
-    wire = "int8"
-
-
-class Int4Compressor(PackedCompressor):
-    wire = "int4"
 
 
 class Compression:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ddl_core.errors import InvalidState
-from ddl_horovod.common import Adasum, Average, Reduction, Sum
-from ddl_horovod.torch.compression import Compression, PackedCompressor
+from ddl_horovod.common import Adasum, Average, Reduction, Sum, is_packed
+from ddl_horovod.torch.compression import Compression
 from ddl_horovod.torch.operations import (
     exchange_async,
     grouped_allreduce_async_,
@@ -83,12 +83,7 @@ def DistributedOptimizer(
         raise ValueError("gradient_predivide_factor is set, but op is not Average")
     if op not in (Average, Sum, Adasum):
         raise ValueError(f"op is {op}; must be one of Average, Sum, Adasum")
-    packs = isinstance(compression, type) and issubclass(compression, PackedCompressor)
-    if packs and (op == Adasum or gradient_predivide_factor != 1.0):
-        raise ValueError(
-            f"compression is Compression.{compression.wire}, which supports neither Adasum nor"
-            " gradient_predivide_factor"
-        )
+    is_packed(compression, op, gradient_predivide_factor)
     if backward_passes_per_step < 1:
         raise ValueError(
             f"backward_passes_per_step is {backward_passes_per_step}; must be at least 1"

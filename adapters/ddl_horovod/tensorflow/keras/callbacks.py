@@ -10,6 +10,7 @@ import keras
 
 from ddl_horovod.tensorflow import functions, operations
 from ddl_horovod.tensorflow.world import rank, size
+from ddl_keras.packing import shared_variables
 
 __all__ = [
     "BestModelCheckpoint",
@@ -47,7 +48,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if self.broadcast_done:
             return
         optimizer = getattr(self.model, "optimizer", None)
-        variables = [*self.model.variables, *(optimizer.variables if optimizer else [])]
+        variables = [*self.model.variables, *(shared_variables(optimizer) if optimizer else [])]
         moved = [each for each in variables if _identity(each) not in self._local]
         functions.broadcast_variables(moved, self.root_rank)
         self.broadcast_done = True

@@ -14,6 +14,7 @@ from ddl_horovod.tensorflow.training import Reducer
 from ddl_horovod.tensorflow.world import global_process_set
 from ddl_horovod.world import ProcessSet
 from ddl_keras.copies import copied_by, saved_as_base
+from ddl_keras.packing import add_residuals, reduce_packed, with_residuals
 
 _OPTIMIZER = keras.optimizers.Optimizer
 
@@ -36,7 +37,10 @@ def DistributedOptimizer(
 ) -> Any:
     """Make a Keras optimizer apply the combined gradients of all members, and return it.
 
-    compression                   Compression.fp16 sends gradients in float16
+    compression                   Compression.fp16 sends gradients in float16. Compression.int8 or
+                                  int4 sends dense float32 gradients between hosts in a quarter or
+                                  an eighth of the bytes; the optimizer's variables then contain
+                                  this rank's rounding errors, see docs/wire.md
     sparse_as_dense               make tf.IndexedSlices dense first
     gradient_predivide_factor     f: with Average, divide gradients by f before they are added, and
                                   by size / f after
@@ -66,6 +70,12 @@ def DistributedOptimizer(
         *(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups),
         *(process_set, scale_local_gradients),
     )
+    if reducer.wire and _delegates(_original(optimizer)):
+        raise ValueError(
+            f"compression is Compression.{reducer.wire}, which does not support"
+            f" {type(optimizer).__name__}, because it has its own way of applying gradients; use"
+            " fp16"
+        )
     if backward_passes_per_step > 1:
         appliers = getattr(optimizer, "optimizers", [optimizer])  # of a MultiOptimizer
         if not appliers:
@@ -85,21 +95,32 @@ def DistributedOptimizer(
 
 def _distribute(optimizer: Any, options: tuple[Reducer, int]) -> Any:
     """Make an optimizer combine gradients. It keeps its state, because only its class changes."""
-    base = getattr(type(optimizer), "_original", type(optimizer))
-    optimizer.__class__ = _distributed(base, *options)
+    optimizer.__class__ = _distributed(_original(optimizer), *options)
+    if optimizer.built and hasattr(optimizer, "_ddl_residuals"):
+        add_residuals(optimizer)
     return optimizer
+
+
+def _original(optimizer: Any) -> Any:
+    return getattr(type(optimizer), "_original", type(optimizer))
+
+
+def _delegates(base: Any) -> bool:
+    """Return True for an optimizer that applies gradients in its own way, such as a
+    MultiOptimizer, which delegates them to other optimizers."""
+    own: bool = base._backend_apply_gradients is not _OPTIMIZER._backend_apply_gradients
+    return own or base.apply is not _OPTIMIZER.apply
 
 
 def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
     """Return a subclass of `base` that combines gradients. It has the name of `base`, by which
     Keras saves it."""
-    # A MultiOptimizer delegates the gradients to other optimizers.
-    delegates = base._backend_apply_gradients is not _OPTIMIZER._backend_apply_gradients or (
-        base.apply is not _OPTIMIZER.apply
-    )
+    delegates, original, process_set = _delegates(base), base, reducer.process_set
+    if reducer.wire and process_set.included():
+        base = with_residuals(base, process_set.rank(), process_set.size())
 
     class Combining(base):
-        _original, _reducer, _factor = base, reducer, factor
+        _original, _reducer, _factor = original, reducer, factor
 
         def __setattr__(self, name: str, value: Any) -> None:
             # An optimizer that wraps this one sets its loss_scale_factor to None. Model.compile
@@ -119,21 +140,28 @@ def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
             if delegates:
                 variables = trainable_variables or self._trainable_variables
                 scaled = [each if each is None else each * factor for each in grads]
-                grads = reducer.reduce(scaled, variables)
+                grads = self._combine(scaled, variables)
             super().apply(grads, trainable_variables)
 
         def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Any) -> None:
             if self.gradient_accumulation_steps:
                 object.__setattr__(self, "_applied", list(trainable_variables))
             elif not delegates:
-                grads = reducer.reduce(grads, trainable_variables)
+                grads = self._combine(grads, trainable_variables)
             super()._backend_apply_gradients(grads, trainable_variables)
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
             # With accumulation, the averaged gradients are first available here.
             if self.gradient_accumulation_steps and not delegates:
-                grads = reducer.reduce([g * factor for g in grads], self._applied)
+                grads = self._combine([g * factor for g in grads], self._applied)
             return super()._clip_gradients(grads)
+
+        def _combine(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+            sent = reducer.to_pack(grads, variables)
+            packed = reduce_packed(self, sent, variables, reducer.reduce_flat)
+            others = [None if n in packed else each for n, each in enumerate(grads)]
+            reduced = reducer.reduce(others, variables)
+            return [packed.get(n, each) for n, each in enumerate(reduced)]
 
         @classmethod
         def from_config(cls, *arguments: Any, **options: Any) -> Any:
