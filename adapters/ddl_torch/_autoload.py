@@ -194,6 +194,10 @@ def _join(group: Any, given: Any) -> tuple[Any, int]:
     from ddl_torch.options import of_new_group
 
     options = of_new_group(group, given)
+    if torch_choices.logs_info():
+        from ddl_torch import hints
+
+        hints.watch()
     native = _build.module_or_none()
     reconfigurable = bool(getattr(group, "enable_reconfigure", False))  # since PyTorch 2.14
     if native is not None:

@@ -169,6 +169,7 @@ def compress_gradients(model: Any, compression: Literal["int8", "int4"]) -> Grad
     ddl_backend(model.process_group)
     require_host(compression, list(model.parameters()))
     state = GradientCompression(model, compression)
+    model._ddl_wire = compression  # for the line of hints.py
     # Without annotations, which DistributedDataParallel would compare as texts.
     model.register_comm_hook(state, lambda own, bucket: own.reduce(bucket))
     return state

@@ -127,13 +127,13 @@ def size() -> int:
 def local_rank() -> int:
     """Return the rank of this process among the ranks that share memory with it (normally all ranks
     on its host). Raises InvalidState before `init`."""
-    return _local()[0]
+    return local_numbers(group())[0]
 
 
 def local_size() -> int:
     """Return the number of ranks that share memory with this process (normally all ranks on its
     host), including itself. Raises InvalidState before `init`."""
-    return _local()[1]
+    return local_numbers(group())[1]
 
 
 def group() -> Any:
@@ -157,10 +157,12 @@ def _share() -> None:
         sharing.apply(native)
 
 
-def _local() -> tuple[int, int]:
+def local_numbers(of: Any) -> tuple[int, int]:
+    """Return this process's local rank in a group of ddl, and its number of ranks that share memory
+    with this process, including itself."""
     from ddl_torch import _build
 
-    backend = cpu_backend(group())
+    backend = cpu_backend(of)
     numbers: tuple[int, int]
     numbers = backend.local() if hasattr(backend, "local") else _build.module().local(backend)
     return numbers

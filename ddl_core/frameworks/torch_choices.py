@@ -38,6 +38,16 @@ def served_backend(env: Mapping[str, str] = os.environ) -> str:
     return name
 
 
+def logs_info(env: Mapping[str, str] = os.environ) -> bool:
+    """Return True if DDL_LOG contains a level that includes information."""
+    return env.get("DDL_LOG", "") in ("info", "plan", "debug")
+
+
+def wire(env: Mapping[str, str] = os.environ) -> str:
+    """Return the wire format in DDL_WIRE, which libddl has checked."""
+    return env.get("DDL_WIRE", "") or "f32"
+
+
 def local_rank(rank: int, env: Mapping[str, str] = os.environ) -> int:
     """Return LOCAL_RANK, set by torchrun and ddlrun, or `rank` if it is unset or not a number."""
     text = env.get("LOCAL_RANK", "")

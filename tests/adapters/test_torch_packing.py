@@ -22,9 +22,39 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 )
 def test_packed_gradients_train_like_f32(ddlrun: Run, size: int, native: bool) -> None:
     """Ranks that are joined by TCP count as hosts."""
-    env = {"DDL_LINKS": "tcp", "DDL_TORCH_NATIVE": str(int(native))}
+    env = {"DDL_LINKS": "tcp", "DDL_TORCH_NATIVE": str(int(native)), "DDL_LOG": "info"}
     ended = ddlrun(size, PROGRAM, limit=300, env=env).expect_success()
     assert ended.out.count("done") == size
+    assert ended.err.count("To compare: ddl plan") == 1  # once for the group, on rank 0
+    assert f"DistributedDataParallel: {size} hosts, gradients of 0.0632 MiB, f32 on" in ended.err
+
+
+HINT = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+import ddl_torch as ddl
+ddl.init()
+model = DistributedDataParallel(torch.nn.Linear(256, 256))
+ddl.compress_gradients(model, "int4")
+for _ in range(2):
+    model(torch.ones(1, 256)).sum().backward()
+ddl.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"DDL_LINKS": "tcp"}, "int4 on the wire"),
+        ({}, None),  # one host
+        ({"DDL_LINKS": "tcp", "DDL_LOG": "warn"}, None),
+    ],
+)
+def test_hint_names_the_wire_format(ddlrun: Run, env: dict[str, str], words: str | None) -> None:
+    ended = ddlrun(2, HINT, env={"DDL_LOG": "info", **env}).expect_success()
+    assert ended.err.count("DistributedDataParallel: 2 hosts") == (words is not None), ended.err
+    assert words is None or words in ended.err
 
 
 def test_horovod_packs_gradients(ddlrun: Run) -> None:
