@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddl_torch.parts import ddl_backend
 from ddl_torch.world import adapter
+
+if TYPE_CHECKING:
+    from ddl_torch.sharded_packing import ShardedGradientCompression
 
 WIRES = ("int8", "int4")
 
@@ -61,14 +64,7 @@ class Residuals:
         """Continue with the residuals that `state_dict` has returned on this rank. If another rank
         saved them, or there were more or fewer ranks, warn and begin with zeros."""
         self.clear()
-        if (state["rank"], state["size"]) != (self._rank, self._size):
-            warnings.warn(
-                f"the residuals were saved by rank {state['rank']} of {state['size']}, and this is"
-                f" rank {self._rank} of {self._size}: they begin with zeros, as in a new run. Save"
-                " and load a file for each rank",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        if not is_of_rank(state, self._rank, self._size):
             return
         for key, saved in state["residuals"].items():
             if key not in parameters:
@@ -84,6 +80,20 @@ class Residuals:
             self._of[parameters[key]] = saved.to(torch.float32, copy=True).flatten()
 
 
+def is_of_rank(state: Mapping[str, Any], rank: int, size: int) -> bool:
+    """Return True if this rank saved the state. Otherwise warn."""
+    if (state["rank"], state["size"]) == (rank, size):
+        return True
+    warnings.warn(
+        f"the residuals were saved by rank {state['rank']} of {state['size']}, and this is rank"
+        f" {rank} of {size}: they begin with zeros, as in a new run. Save and load a file for each"
+        " rank",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return False
+
+
 def require_host(compression: str, parameters: Sequence[Tensor]) -> None:
     """Raise InvalidArgument if a parameter of float32 is not in CPU memory."""
     for each in parameters:
@@ -94,15 +104,26 @@ def require_host(compression: str, parameters: Sequence[Tensor]) -> None:
             )
 
 
-def start(group: Any, tensor: Tensor, residual: Tensor, op: str, wire: str) -> Any:
-    """Start to reduce a contiguous tensor of float32 in this wire format. Return c10d's work."""
+def start(
+    group: Any,
+    tensor: Tensor,
+    residual: Tensor,
+    op: str,
+    wire: str,
+    output: Tensor | None = None,
+) -> Any:
+    """Start to reduce a contiguous tensor of float32 in this wire format, in place, or with its
+    scattered sum in `output`. Return c10d's work."""
     from ddl_core.base.config import wire_number
     from ddl_core.calls.arguments import op_value
 
     backend = ddl_backend(group)
+    how: tuple[Any, ...] = op_value(op), wire_number(wire)
     if isinstance(backend, dist.ProcessGroup):  # the fallback in Python
-        return backend.allreduce_packed(tensor, residual, op, wire)
-    return backend.allreduce_packed(tensor, residual, op_value(op), wire_number(wire))
+        how = op, wire
+    if output is None:
+        return backend.allreduce_packed(tensor, residual, *how)
+    return backend.reduce_scatter_packed(tensor, output, residual, *how)
 
 
 def allreduce_flat(flat: Tensor, residual: Tensor, op: str, wire: str) -> tuple[Tensor, Tensor]:
@@ -142,9 +163,11 @@ class GradientCompression:
         return work.get_future().then(lambda future: future.value()[0])
 
 
-def compress_gradients(model: Any, compression: Literal["int8", "int4"]) -> GradientCompression:
-    """Send the gradients of a DistributedDataParallel between hosts in a quarter or an eighth of
-    the bytes.
+def compress_gradients(
+    model: Any, compression: Literal["int8", "int4"]
+) -> GradientCompression | ShardedGradientCompression:
+    """Send the gradients of a DistributedDataParallel, or of a model of fully_shard, between hosts
+    in a quarter or an eighth of the bytes.
 
         model = DistributedDataParallel(model)
         compression = ddl_torch.compress_gradients(model, "int8")
@@ -153,11 +176,12 @@ def compress_gradients(model: Any, compression: Literal["int8", "int4"]) -> Grad
                  gradients are sent as they are
 
     Rounding errors are added to the next step's gradients. They are part of the training's state:
-    save `compression.state_dict()` on each rank. Call this on all ranks, once, before the first
-    step. Raises
+    save `compression.state_dict()` on each rank. With fully_shard, they take as many bytes on each
+    rank as all parameters. Call this on all ranks, once, before the first step and after
+    fully_shard. Raises
       ddl_core.errors.InvalidArgument  for another compression, or parameters on a GPU
-      TypeError   if the model is not a DistributedDataParallel
-      ValueError  if its process group is not one of ddl
+      TypeError   if the model is neither a DistributedDataParallel nor an FSDPModule
+      ValueError  if its process group is not one of ddl; with fully_shard, in backward()
     """
     if compression not in WIRES:
         raise adapter().InvalidArgument(
@@ -165,7 +189,17 @@ def compress_gradients(model: Any, compression: Literal["int8", "int4"]) -> Grad
             " register PyTorch's bf16_compress_hook or fp16_compress_hook"
         )
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        raise TypeError(f"model has type {type(model).__name__}; must be a DistributedDataParallel")
+        from torch.distributed.fsdp import FSDPModule
+
+        if isinstance(model, FSDPModule):
+            from ddl_torch.sharded_packing import ShardedGradientCompression
+
+            require_host(compression, list(model.parameters()))
+            return ShardedGradientCompression(model, compression)
+        raise TypeError(
+            f"model has type {type(model).__name__}; must be a DistributedDataParallel, or a model"
+            " to which fully_shard was applied"
+        )
     ddl_backend(model.process_group)
     require_host(compression, list(model.parameters()))
     state = GradientCompression(model, compression)

@@ -57,6 +57,21 @@ def test_hint_names_the_wire_format(ddlrun: Run, env: dict[str, str], words: str
     assert words is None or words in ended.err
 
 
+@pytest.mark.parametrize(
+    ("size", "native"),
+    [
+        (2, True),
+        pytest.param(3, True, marks=pytest.mark.slow),
+        pytest.param(2, False, marks=pytest.mark.slow),
+    ],
+)
+def test_packed_reduce_scatters_train_like_f32(ddlrun: Run, size: int, native: bool) -> None:
+    program = PROGRAM.with_name("torch_sharded_packing.py")
+    env = {"DDL_LINKS": "tcp", "DDL_TORCH_NATIVE": str(int(native))}
+    ended = ddlrun(size, program, limit=300, env=env).expect_success()
+    assert ended.out.count("done") == size
+
+
 def test_horovod_packs_gradients(ddlrun: Run) -> None:
     program = PROGRAM.with_name("horovod_packing.py")
     ended = ddlrun(2, program, limit=300, env={"DDL_LINKS": "tcp"}).expect_success()

@@ -124,6 +124,9 @@ class Backend final : public c10d::Backend
     // many elements. Both are of float32, contiguous, on the host.
     WorkPtr allreduce_packed(const at::Tensor &tensor, const at::Tensor &residual, ddl_op op,
                              uint32_t wire);
+    // Set the output to this rank's block of the sum or average of the inputs, in the same way.
+    WorkPtr reduce_scatter_packed(const at::Tensor &input, const at::Tensor &output,
+                                  const at::Tensor &residual, ddl_op op, uint32_t wire);
 
     // ---- sparse.cpp ----
 

@@ -113,7 +113,16 @@ PYBIND11_MODULE(_ddl_torch, m)
                int wire) {
                 return backend.allreduce_packed(tensor, residual, ddl_op(op), uint32_t(wire));
             },
-            no_gil(), py::arg("tensor"), py::arg("residual"), py::arg("op"), py::arg("wire"));
+            no_gil(), py::arg("tensor"), py::arg("residual"), py::arg("op"), py::arg("wire"))
+        .def(
+            "reduce_scatter_packed",
+            [](Backend &backend, const at::Tensor &input, const at::Tensor &output,
+               const at::Tensor &residual, int op, int wire) {
+                return backend.reduce_scatter_packed(input, output, residual, ddl_op(op),
+                                                     uint32_t(wire));
+            },
+            no_gil(), py::arg("input"), py::arg("output"), py::arg("residual"), py::arg("op"),
+            py::arg("wire"));
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout"), py::arg("ranks"), py::arg("name"), py::arg("reconfigurable"),
           py::arg("invariant"));

@@ -206,4 +206,20 @@ Backend::WorkPtr Backend::allreduce_packed(const at::Tensor &tensor, const at::T
     return submit(std::move(operation));
 }
 
+Backend::WorkPtr Backend::reduce_scatter_packed(const at::Tensor &input, const at::Tensor &output,
+                                                const at::Tensor &residual, ddl_op op,
+                                                uint32_t wire)
+{
+    Operation operation(generation_, "reduce_scatter_packed", "ddl:_reduce_scatter_base",
+                        c10d::OpType::_REDUCE_SCATTER_BASE);
+    operation.inputs = {input};
+    operation.buffers.outputs = {output};
+    operation.buffers.keep = {input, residual};
+    operation.wire = wire;
+    operation.residual = residual.data_ptr<float>();
+    const Blocks blocks{input, std::vector<int64_t>(size_, output.numel())};
+    reduce_scatter_part(operation, output, blocks, op);
+    return submit(std::move(operation));
+}
+
 } // namespace ddl_torch

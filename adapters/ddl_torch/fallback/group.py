@@ -290,6 +290,15 @@ class ProcessGroup(dist.ProcessGroup):
         keywords = {"op": op, "residual": as_buffer(residual), "wire": wire}
         return self._run([("allreduce", (as_buffer(tensor),), keywords)], [tensor])
 
+    def reduce_scatter_packed(
+        self, input: Tensor, output: Tensor, residual: Tensor, op: Op, wire: str
+    ) -> Work:
+        """Set the output to this rank's block of the sum or average of the inputs, as
+        `allreduce_packed`."""
+        keywords = {"op": op, "residual": as_buffer(residual), "wire": wire}
+        arguments = (as_buffer(input), as_buffer(output))
+        return self._run([("reduce_scatter", arguments, keywords)], [output])
+
     def _allreduce_sparse(self, tensor: Tensor, options: Any) -> Work:
         """Gather all indices and values on all ranks, and add them up in the order of ranks."""
         op = reduction_of(options, tensor)["op"]
