@@ -518,3 +518,7 @@ def test_random_numbers_are_the_share_s(job: elastic.Job) -> None:
         elastic.seed(share_seed(0, 0, worker))
         expected.append((torch.rand(()).item(), np.random.rand(), random.random()))
     assert found == expected
+
+
+def test_modules_can_be_compiled_after_the_import() -> None:
+    assert isinstance(torch.compile(nn.Linear(2, 2), backend="eager"), nn.Module)

@@ -16,7 +16,9 @@ changes = 0
 
 def _count(owner: nn.Module, name: str, value: Any) -> None:
     global changes
-    changes += getattr(owner, name, None) is not value
+    # Not getattr, which raises KeyError while torch.compile makes a module.
+    known = owner._parameters, owner._buffers, owner._modules
+    changes += next((each[name] for each in known if name in each), None) is not value
 
 
 module.register_module_parameter_registration_hook(_count)
