@@ -202,7 +202,7 @@ test-law: $(VENV)/test.stamp ## train programs that change what decides the next
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_law.py tests/elastic/test_verify.py tests/elastic/test_audit.py
 
 test-sharded: $(VENV)/test.stamp ## train elastic jobs with a sharded optimizer on any number of ranks, which die in every phase, join and leave; twenty minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_sharded.py tests/elastic/test_sharded_resizing.py tests/elastic/test_cut.py
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_sharded.py tests/elastic/test_sharded_resizing.py tests/elastic/test_blocks.py tests/elastic/test_cut.py
 
 chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, fifty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/scheduler tests/lab/test_elastic_halves.py tests/lab/test_elastic_phases.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py

@@ -13,7 +13,7 @@ import hashlib
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -50,15 +50,15 @@ class StreamedState(State):
     """A state with additional tensors that the functions in `sources` make only when they are
     read."""
 
-    def __init__(self, state: State, sources: Mapping[str, Callable[[], Tensor]]) -> None:
+    def __init__(self, state: State, sources: dict[str, Callable[[], Tensor]]) -> None:
         super().__init__(state)
-        self._sources = sources
+        self.sources = sources
 
     def __iter__(self) -> Iterator[str]:
-        return chain(super().__iter__(), self._sources)
+        return chain(super().__iter__(), self.sources)
 
     def __missing__(self, name: str) -> Tensor:
-        return self._sources[name]()
+        return self.sources[name]()
 
 
 # The prefix of state entries that affect the next step but are not computed by training, such as

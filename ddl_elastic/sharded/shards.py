@@ -15,21 +15,26 @@ that it held before until a barrier has shown that all ranks have received their
 rank holds have a generation. If a rank dies during the move, the survivors continue from the newest
 generation that all of them have and in which no range is lost. A rank drops the older generation
 only if all ranks have the newer one.
+
+In a job with blocks, a rank has memory for the parameters of a block only while it computes with
+this block. It reads them from their holders, see reads.py. If a holder dies meanwhile, the rank
+continues in the comm of the survivors, before the ranges move, and reads from another holder.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ddl_core import Comm, Work
+from ddl_core.errors import Aborted, DdlError, InvalidState, PeerLost
 from ddl_elastic.frameworks.protocol import (
     Array,
     Digest,
@@ -49,62 +54,13 @@ from ddl_elastic.sharded.cut import (
     plan_moves,
 )
 from ddl_elastic.sharded.norms import Sums, count_blocks, sum_squares
+from ddl_elastic.sharded.protocol import Sharded, ShardSet
+from ddl_elastic.sharded.reads import Reads, Span, find_sources
+from ddl_elastic.sharded.tables import Bytes, Table, as_bytes, exchange_tables, sharded_names
 
-# For each tensor, as "array.tensor", its slots by name: {"dtype": name} for a slot with an element
-# for each element of the tensor, or any other dictionary for a slot that is not sharded.
-Table = dict[str, dict[str, dict[str, Any]]]
 Slots = dict[tuple[str, str], Array]  # by tensor and name
-Bytes = npt.NDArray[np.uint8]
 # What ranks compare before they settle; see Shards._compare.
 _NEWEST, _STALE, _LOSSES, _OLDEST, _JOINING, _LOST = range(6)
-
-
-class ShardSet(Protocol):
-    """The shards of some pieces of tensors, with the optimizer slots of these pieces."""
-
-    def table(self) -> Table:
-        """Return the table of the slots, see Table."""
-
-    def slot(self, piece: TensorPiece, name: str) -> Array:
-        """Return the part of a sharded slot that belongs to a piece. One of the shards must contain
-        the piece."""
-
-
-class Sharded(Protocol):
-    """The part of a framework's adapter that shards the state."""
-
-    clipping: Any  # its attribute `limit` is None if gradients are not clipped
-
-    def lengths(self) -> Sequence[Sequence[int]]:
-        """Return the lengths of the tensors of each array."""
-
-    def values(self) -> Sequence[Array]:
-        """Return the parameters as arrays that share the parameters' memory."""
-
-    def make(self, found: Sequence[TensorPiece], table: Table) -> ShardSet:
-        """Return shards for these pieces, with slots of uninitialized memory."""
-
-    def install(self, shards: ShardSet) -> None:
-        """Make the optimizer update these shards instead of the previous ones."""
-
-    def state(self) -> State:
-        """Return the whole state, as Framework.state does."""
-
-    def stream(self, table: Table, gather: Callable[[str, str], Array]) -> State:
-        """Return the whole state. Its sharded slots are gathered only when they are read, by
-        calling `gather` with the tensor and the name of the slot."""
-
-    def replicated(self) -> State:
-        """Return the part of the state that is not sharded, so that each rank has it."""
-
-    def parameters(self) -> State:
-        """Return copies of the sharded parameters by name."""
-
-    def abandon(self) -> None:
-        """Discard the gradients, so that the program's next update has no effect."""
-
-    def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> PartialState:
-        """Return these pieces of the state and, on the first rank, all unsharded data."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +104,14 @@ class Shards:
         self._table: Table = {}  # of all tensors, if `_slots` is not None
         self._slots: Slots | None = None  # the gathered slots
         self._digest: Digest | None = None  # of the whole state
+        self.reads = Reads(framework.values)
+        # Returns the comm and the members with which this rank continues to compute after a comm
+        # has died, or None if its next operation raises an error. Raises the given error of the
+        # comm if this rank does not compute.
+        self.follow: Callable[[Comm, DdlError], tuple[Comm, list[int]] | None] = _raise
+        self.group: Callable[[], tuple[Comm, Sequence[int]]]  # returns the comm and its members
+        self._member = -1  # of this rank
+        self._needs_all = False  # True to gather all parameters in the next operation
 
     def reset(self, shards: ShardSet) -> None:
         """Start from shards that contain the whole state, on all ranks."""
@@ -172,6 +136,22 @@ class Shards:
         return self.is_stale and not self.is_behind()
 
     @property
+    def _is_whole(self) -> bool:
+        """True if this rank has all current parameters."""
+        blocks = self._framework.blocks
+        return not self.is_stale and (blocks is None or blocks.are_whole)
+
+    @property
+    def _gathers_all(self) -> bool:
+        """True if the next operation gathers all parameters that this rank lacks."""
+        return self._framework.blocks is None or self._needs_all or self._exports
+
+    @property
+    def is_partial(self) -> bool:
+        """True if the program must not read all parameters, because this rank lacks some."""
+        return not (self._is_whole or self.is_behind())
+
+    @property
     def has_begun(self) -> bool:
         """True once the job has begun its first step."""
         return bool(self._holdings)
@@ -180,9 +160,13 @@ class Shards:
         """Return True if the state is sharded across the ranks of this comm."""
         return self._comm is comm
 
-    def prepare(self, comm: Comm, members: Sequence[int]) -> None:
-        """Move the ranges to their holders if the comm is new, and gather the parameters. All ranks
-        call it before they compute. Raises StateLost on all ranks."""
+    def prepare(self, comm: Comm, members: Sequence[int], trains: bool = False) -> None:
+        """Move the ranges to their holders if the comm is new, and gather the parameters, in a job
+        with blocks only those outside of the blocks. All ranks call it before they compute. Raises
+        StateLost on all ranks.
+
+        trains  True in a training step: free the blocks, and let the other ranks read them
+        """
         if not (self.has_begun or self._is_lost or self._is_new):
             return
         if self.keepers is not None:
@@ -192,8 +176,18 @@ class Shards:
             return
         if self._comm is not comm:
             self._settle(comm, members)
-        if self.is_stale:
-            self._gather(comm)
+        blocks = self._framework.blocks
+        if blocks and (trains or self.is_stale):
+            self.reads.serve(comm)
+        if self._gathers_all:
+            if not self._is_whole:
+                self._gather(comm)
+        elif self.is_stale:
+            comm.barrier()  # the ranks have updated their ranges
+            self.read(blocks.rest if blocks else ())
+            self.is_stale = False
+        if blocks and trains:
+            blocks.drop()
         if self._exports and self._slots is None:
             self._export(comm)
         if self._digests and self._digest is None:
@@ -279,7 +273,41 @@ class Shards:
         for values, bounds in zip(self._framework.values(), self._bounds, strict=True):
             counts = [end - begin for begin, end in pairwise(bounds)]
             comm.allgatherv(values, counts=counts)
-        self.is_stale = False
+        self.is_stale = self._needs_all = False
+        if self._framework.blocks:
+            self._framework.blocks.gathered()
+
+    def gather(self, finish: Callable[[], object]) -> None:
+        """Gather all parameters. `finish` runs an operation of all ranks."""
+        self._needs_all = True
+        try:
+            finish()
+        finally:
+            self._needs_all = False
+
+    # ---- blocks ----
+
+    def read(self, spans: Sequence[Span]) -> None:
+        """Read the parts of these spans that this rank does not hold from ranks that hold them.
+
+        If all holders of a part have died, or this rank cannot continue with the survivors, the
+        part stays NaN. The share that is computed from it is not used then, because this
+        rank's next operation raises the error.
+        """
+        holders, (comm, members) = self._newest.members, self.group()
+        assert holders
+        while True:
+            try:
+                held_by = holders, members, self._member, self.copies
+                parts = find_sources(spans, self._bounds, *held_by)
+                self.reads.read(comm, parts)
+                return
+            except (PeerLost, Aborted, InvalidState) as error:
+                dead = error  # InvalidState: the watch has closed the comm
+            following = self.follow(comm, dead)
+            if following is None:
+                return
+            comm, members = following
 
     # ---- a new group ----
 
@@ -318,6 +346,9 @@ class Shards:
         self._holdings[source + 1] = Holding([*keepers], shards)
         comm.barrier()  # all ranks have received their ranges
         self.is_stale, self._is_new = bool(found[:, _STALE].any()), False
+        # A joining rank needs copies of all parameters, see `arrived`.
+        self._needs_all = bool((found[:, _STALE] == 2).any() or not is_old.all())
+        self._member = member
         if self.keepers is not None:
             return  # keep the older ranges, too: the keepers may die before the switch
         self._holdings = {source + 1: self._holdings[source + 1]}
@@ -421,7 +452,7 @@ class Shards:
         """Return a table with a row for each rank and the columns below.
 
         _NEWEST   its newest generation
-        _STALE    1 if its parameters are stale
+        _STALE    1 if its parameters are stale, 2 if it must also gather those of blocks
         _LOSSES   the number of times that it has lost the state
         _OLDEST   its oldest generation
         _JOINING  1 if it is joining
@@ -431,10 +462,10 @@ class Shards:
         joining ranks. The other ranks wait until all have dropped it.
         """
         newest = max(self._holdings, default=-1 if self._is_new else 0)
-        oldest = min(self._holdings, default=0)
-        own = np.array(
-            [newest, self.is_stale, self._losses, oldest, self._is_new, self._is_lost], np.int64
-        )
+        oldest, stale = min(self._holdings, default=0), int(self.is_stale)
+        if self._gathers_all and not self._is_whole:
+            stale = 2
+        own = np.array([newest, stale, self._losses, oldest, self._is_new, self._is_lost], np.int64)
         found = np.empty((comm.size, own.size), np.int64)
         while True:
             comm.allgather(own, found.reshape(-1))
@@ -567,15 +598,16 @@ class Shards:
         }
 
     def _gather_slot(self, comm: Comm, key: str, name: str) -> Array:
-        """Return a slot of a whole tensor. All ranks call it."""
+        """Return a slot of a whole tensor, or its parameter if `name` is "". All ranks call it."""
         array, tensor = map(int, key.split("."))
         begin, length = sum(self._lengths[array][:tensor]), self._lengths[array][tensor]
         bounds = [min(max(b - begin, 0), length) for b in self._bounds[array]]
-        whole = np.empty(length, self._table[key][name]["dtype"])
+        values = self._framework.values()[array][begin:]
+        whole = np.empty(length, self._table[key][name]["dtype"] if name else values.dtype)
         first, last = bounds[comm.rank : comm.rank + 2]
         if first < last:
             piece = TensorPiece(array, tensor, first, last)
-            whole[first:last] = self.shards.slot(piece, name)
+            whole[first:last] = self.shards.slot(piece, name) if name else values[first:last]
         comm.allgatherv(whole, counts=[last - first for first, last in pairwise(bounds)])
         return whole
 
@@ -589,24 +621,5 @@ def _lacking(found: npt.NDArray[np.int64], members: Sequence[int], generation: i
     ]
 
 
-def sharded_names(table: Table, piece: TensorPiece) -> list[str]:
-    """Return the names of the sharded slots of the piece's tensor."""
-    found = table.get(f"{piece.array}.{piece.tensor}", {})
-    return sorted(name for name, each in found.items() if each.keys() == {"dtype"})
-
-
-def exchange_tables(comm: Comm, own: Table) -> Table:
-    """Return the merged tables of all ranks."""
-    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
-    counts = np.empty(comm.size, np.int64)
-    comm.allgather(np.array([text.size]), counts)
-    texts = np.empty(int(counts.sum()), np.uint8)
-    comm.allgatherv(text, texts, counts=counts.tolist())
-    merged: dict[str, Mapping[str, Any]] = {}
-    for end, count in zip(accumulate(counts.tolist()), counts.tolist(), strict=True):
-        merged.update(json.loads(texts[end - count : end].tobytes()))
-    return merged  # type: ignore[return-value]
-
-
-def as_bytes(array: Array) -> Bytes:
-    return array.view(np.uint8)
+def _raise(_: Comm, error: DdlError) -> None:
+    raise error

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core import Comm, Config
-from ddl_core.errors import Aborted, Minority, Mismatch, PeerLost
+from ddl_core.errors import Aborted, DdlError, Minority, Mismatch, PeerLost
 from ddl_elastic.step.watchdog import Watchdog
 
 SHRINK_LIMIT = 1800.0  # seconds; the watchdog acts earlier
@@ -211,6 +211,8 @@ class Watch:
         self, watchdog: Watchdog | None = None, request_quorum: RequestQuorum | None = None
     ) -> None:
         self.watchdog, self._request_quorum = watchdog or Watchdog(), request_quorum
+        # Called with each comm that replaces a dead one.
+        self.serve: Callable[[Comm], None] = lambda _: None
         self.noticed = 0.0  # time at which the thread found the comm dead; 0 if it has not
         self._watched: tuple[Comm, RankProgress, int, Sequence[int]] | None = None
         self._lock = threading.Lock()  # guards `noticed` and `_watched`
@@ -250,11 +252,37 @@ class Watch:
             raise self._found
         return self._found
 
+    def follow(self, dead: Comm, error: DdlError) -> tuple[Comm, list[int]] | None:
+        """Return the comm and the members with which this rank continues after a comm has died, or
+        None if `end` raises an error. Raises `error` if no comm is watched."""
+        with self._lock:
+            watched = self._watched
+        if watched is None:
+            raise error
+        comm, own, workers, _ = watched
+        if dead is comm:
+            self._left.wait()
+        elif isinstance(self._found, tuple) and dead is self._found[0]:  # it has died, too
+            members = [each.member for each in self._found[1]]
+            try:
+                self._found = self.survivors(dead, own, workers, members)
+            except BaseException as failure:
+                self._found = failure
+        if not isinstance(self._found, tuple):
+            return None
+        return self._found[0], [each.member for each in self._found[1]]
+
     def survivors(
         self, comm: Comm, own: RankProgress, workers: int, members: Sequence[int] = ()
     ) -> Survivors:
         """Call the function `survivors`; the watchdog observes the comms."""
-        return survivors(comm, own, workers, self.watchdog.observe, members, self._request_quorum)
+
+        def observe(following: Comm) -> None:
+            self.watchdog.observe(following)
+            if following is not comm:
+                self.serve(following)
+
+        return survivors(comm, own, workers, observe, members, self._request_quorum)
 
     def close(self) -> None:
         """Stop the threads."""

@@ -440,7 +440,7 @@ class Step:
         """Move the ranges of a sharded state to their holders, because the next sums need them
         there."""
         if self._shards and self.phase is not Phase.VOTE:
-            self._shards.prepare(self._group.comm, self._group.members)
+            self._shards.prepare(self._group.comm, self._group.members, self._trains)
 
     def _tell_kind(self) -> None:
         """Let observing ranks take part in a training step whose arrays have the layout that they

@@ -143,9 +143,12 @@ class Loop:
         self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         self.group.shards = getattr(framework, "shards", None)
-        if self.group.shards:
-            self.group.shards.where = lambda: change.describe_position(self)
-            self.group.shards.is_behind = lambda: self._arrival is not None
+        if shards := self.group.shards:
+            shards.where = lambda: change.describe_position(self)
+            shards.is_behind = lambda: self._arrival is not None
+            shards.group = lambda: (self.group.comm, self.group.members)
+            shards.follow, watch.serve = watch.follow, shards.reads.follow
+            shards.reads.limit = lambda: watch.watchdog.limit / 2 if watchdog else 0.0
         rate, action = find_options(audit, audit_action)
         self.group.audit = Audit(
             *(rate, action, seed, self.reporter.found),
@@ -421,7 +424,7 @@ class Loop:
         watchdog = group.watch.watchdog
         try:
             if group.shards:
-                self._finish()  # which gathers the parameters
+                group.shards.gather(self._finish)
             table = evaluation.run(
                 framework, plan, loader, function, self.seed, group, self.agree, watchdog.expect
             )
@@ -487,6 +490,8 @@ class Loop:
         with suppress(OSError):  # the coordinator has exited
             self.reporter.flush()
         self.group.watch.close()
+        if self.group.shards:
+            self.group.shards.reads.stop()
         self.group.comm.close()
         if self.group.membership:
             self.group.membership.close()
@@ -610,6 +615,8 @@ class Loop:
         died, its program has failed after a step. Rank 0 then does not count as a writer that has
         finished."""
         self._finish()
+        if self.group.shards:
+            self.group.shards.reads.stop()
         if self._writers:
             self._writers.save_last(self._next)
         else:

@@ -3,9 +3,9 @@
 
     python tests/elastic/sharded_costs.py memory | time [RANKS]
 
-memory: for several numbers of ranks, the peak of the process's memory above its memory before the
-model was made, and the peak by the formula in docs/elastic/sharded.md. Fails if they differ by more
-than 10 %.
+memory: for several numbers of ranks, without and with blocks, the peak of the process's memory
+above its memory before the model was made, and the peak by the formula in
+docs/elastic/sharded.md. Fails if they differ by more than 10 %.
 
 time: jobs with and without shards, and FSDP2, in turns. Prints the fastest and the median step.
 """
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,11 @@ LAYERS, WIDTH, LOGICAL, BATCH, STEPS, TURNS = 12, 1024, 8, 64, 12, 3
 DDLRUN = [sys.executable, "-m", "ddl_launch"]
 
 
-def expect(values: int, ranks: int, copies: int) -> float:
+def expect(values: int, ranks: int, copies: int, has_blocks: bool) -> float:
     """Return the bytes that a rank needs, for Adam; see docs/elastic/sharded.md."""
     held = min(1.0, (copies + 1) / ranks)
-    return 4 * values * (1 + 2 * held + held + max(0.0, log2(LOGICAL / ranks)) + 2)
+    parameters = held + (1 - held) / LAYERS if has_blocks else 1
+    return 4 * values * (parameters + 2 * held + held + max(0.0, log2(LOGICAL / ranks)) + 2)
 
 
 def memory(field: str) -> int:
@@ -49,13 +51,19 @@ def make_model(layers: int = LAYERS, width: int = WIDTH) -> nn.Module:
 
 
 def train(
-    model: nn.Module, comm: Any, shard: bool, logical: int, copies: int = 1
+    model: nn.Module,
+    comm: Any,
+    shard: bool,
+    logical: int,
+    copies: int = 1,
+    has_blocks: bool = False,
 ) -> Iterator[None]:
     width = next(model.parameters()).shape[1]
     data = torch.utils.data.TensorDataset(torch.randn(BATCH, width))
     optimizer = torch.optim.Adam(model.parameters())
-    numbers = {"batch": BATCH, "logical": logical, "copies": copies}
-    job = elastic.Job(model, optimizer, **numbers, comm=comm, shard=shard)
+    options: dict[str, Any] = {"comm": comm, "shard": shard, "copies": copies}
+    options["blocks"] = model if has_blocks else ()
+    job = elastic.Job(model, optimizer, batch=BATCH, logical=logical, **options)
     for step in job.steps(data, steps=STEPS):
         for (x,) in step:
             step.backward(model(x).square().mean())
@@ -81,18 +89,15 @@ def train_fsdp(model: nn.Module, ranks: int) -> Iterator[None]:
 def run_rank(kind: str, folder: str, copies: int) -> None:
     torch.set_num_threads(1)
     comm = ddl_core.init()
-    if kind == "memory":
+    if kind in ("memory", "blocks"):
         with ddl_core.Endpoint(secret="") as endpoint:  # load all code
             alone = endpoint.connect([endpoint.address], 0)
             list(train(make_model(1, 8), alone, True, LOGICAL))
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         model = make_model()
-        list(train(model, comm, True, LOGICAL, copies))
-        found = (memory("VmHWM") - before) / expect(
-            sum(each.numel() for each in model.parameters()), comm.size, copies
-        )
-        print(f"peak {found:.4f}", flush=True)
+        list(train(model, comm, True, LOGICAL, copies, kind == "blocks"))
+        print(f"peak {memory('VmHWM') - before}", flush=True)
         return
     if kind == "fsdp":
         rank, size = comm.rank, comm.size
@@ -100,7 +105,9 @@ def run_rank(kind: str, folder: str, copies: int) -> None:
         torch.distributed.init_process_group("gloo", store, rank=rank, world_size=size)
         steps = train_fsdp(make_model(), size)
     else:
-        steps = train(make_model(), comm, kind == "sharded", comm.size)
+        is_sharded = kind in ("sharded", "sharded with blocks")
+        has_blocks = kind == "sharded with blocks"
+        steps = train(make_model(), comm, is_sharded, comm.size, has_blocks=has_blocks)
     took, began, first = [], time.perf_counter(), comm.rank == 0
     for _ in steps:
         took.append(time.perf_counter() - began)
@@ -121,14 +128,17 @@ def run(ranks: int, kind: str, copies: int = 1) -> list[float]:
 
 def main(kind: str, ranks: int = 2) -> None:
     if kind == "memory":
-        for size, copies in ((1, 1), (2, 1), (4, 1), (4, 2)):
-            found = max(run(size, kind, copies))
-            bytes_ = expect(LAYERS * (WIDTH * WIDTH + WIDTH), size, copies)
-            text = f"{size} ranks, copies={copies}: {found:.3f} of the formula's"
-            print(f"{text} {bytes_ / 2**20:.0f} MiB")
-            assert abs(found - 1) < 0.1
+        for size, copies, has_blocks in [*product((1, 2, 4), (1,), (False, True)), (4, 2, False)]:
+            peak = max(run(size, "blocks" if has_blocks else kind, copies))
+            bytes_ = expect(LAYERS * (WIDTH * WIDTH + WIDTH), size, copies, has_blocks)
+            print(
+                f"{size} ranks, copies={copies}{', blocks' * has_blocks}: {peak / 2**20:.0f} MiB,"
+                f" {peak / bytes_:.3f} of the formula's {bytes_ / 2**20:.0f} MiB"
+            )
+            assert abs(peak / bytes_ - 1) < 0.1
         return
-    times: dict[str, list[float]] = {"sharded": [], "replicated": [], "fsdp": []}
+    kinds = "sharded", "sharded with blocks", "replicated", "fsdp"
+    times: dict[str, list[float]] = {each: [] for each in kinds}
     for _ in range(TURNS):
         for each in times:
             times[each] += run(ranks, each)

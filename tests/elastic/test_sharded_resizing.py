@@ -46,25 +46,28 @@ def runs(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(run_program, tmp_path_factory.mktemp("sharded"))
 
 
-def test_twenty_deaths_in_all_phases_of_a_step(runs: Runs) -> None:
+@pytest.mark.parametrize("more", [[], ["--blocks"]])
+def test_twenty_deaths_in_all_phases_of_a_step(runs: Runs, more: list[str]) -> None:
     steps = ["--steps", "200"]
     expected, _ = runs.final(1, "--whole", *steps)
-    digest, events = runs.final(4, *steps, "--storm", "20")
+    digest, events = runs.final(4, *steps, *more, "--storm", "20")
     kinds = [each["kind"] for each in events]
     assert digest == expected, events
     assert kinds.count("died") == 20 and kinds.count("joined") >= 10, events
 
 
-def test_worker_joins_after_a_death(runs: Runs) -> None:
-    runs.check(3, "--kill", "5:1", joined=1, died=1)
+@pytest.mark.parametrize("more", [[], ["--blocks"]])
+def test_worker_joins_after_a_death(runs: Runs, more: list[str]) -> None:
+    runs.check(3, *more, "--kill", "5:1", joined=1, died=1)
 
 
 def test_worker_joins_in_a_later_call(runs: Runs) -> None:
     runs.check(3, "--kill", "65:0", joined=1, died=1)
 
 
-def test_program_of_a_joining_worker_reads_the_state(runs: Runs) -> None:
-    runs.check(3, "--kill", "65:0", "--look", joined=1, died=1)
+@pytest.mark.parametrize("more", [[], ["--blocks"]])
+def test_program_of_a_joining_worker_reads_the_state(runs: Runs, more: list[str]) -> None:
+    runs.check(3, *more, "--kill", "65:0", "--look", joined=1, died=1)
 
 
 def test_workers_join_and_leave_while_others_evaluate_before_each_step(runs: Runs) -> None:
@@ -102,9 +105,10 @@ def test_worker_leaves(runs: Runs) -> None:
     runs.check(4, "--leave", "5:1", left=1)
 
 
-def test_holders_of_a_range_leave_together(runs: Runs) -> None:
+@pytest.mark.parametrize("more", [[], ["--blocks"]])
+def test_holders_of_a_range_leave_together(runs: Runs, more: list[str]) -> None:
     """The job shrinks from five workers to one by one plan, and grows again in its next call."""
-    runs.check("1:5", "--scale", "3:5,40:1,70:3", joined=5, left=4)
+    runs.check("1:5", *more, "--scale", "3:5,40:1,70:3", joined=5, left=4)
 
 
 def test_two_copies_survive_deaths_while_workers_join(runs: Runs) -> None:

@@ -23,7 +23,7 @@ docs/elastic/ explains the guarantees, and what a program must not do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -67,6 +67,8 @@ class Job(RoundsLoop):
     shard                  True to shard the optimizer's state: docs/elastic/sharded.md
     copies                 with shard=True, the number of processes besides the owner that hold each
                            range of the state. The job survives so many deaths at once
+    blocks                 with shard=True: modules whose parameters a process has in memory only
+                           while it computes with them, such as the layers of a transformer
     checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job also resumes; steps
                            between two checkpoints; number of checkpoints to keep
     """
@@ -88,6 +90,7 @@ class Job(RoundsLoop):
         strict: bool = False,
         shard: bool = False,
         copies: int = 1,
+        blocks: Iterable[nn.Module] = (),
         checkpoint: str | None = None,
         every: int = 100,
         keep: int = 3,
@@ -95,12 +98,18 @@ class Job(RoundsLoop):
     ) -> None:
         pin(threads)
         kind: Callable[..., TorchAdapter] = TorchAdapter
+        blocks = [*blocks]
         if shard:
+            from ddl_torch.elastic.block_adapter import BlockAdapter
             from ddl_torch.elastic.sharded import ShardedAdapter
 
             kind = partial(ShardedAdapter, copies=copies)
+            if blocks:
+                kind = partial(BlockAdapter, copies=copies, blocks=blocks)
         elif copies != 1:
             raise ValueError(f"copies is {copies}; it needs shard=True")
+        elif blocks:
+            raise ValueError("blocks needs shard=True")
         adapter = kind(
             model,
             optimizer,

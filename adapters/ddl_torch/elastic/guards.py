@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddl_elastic.sharded.shards import Shards
+
 # With hooks, these modules would compute by other kernels in evaluations.
-_FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
 class InRanges(Tensor):
@@ -78,23 +80,31 @@ class GivenGradients:
                 shard.grad = stand_in(shard)
 
 
-def guard_model(model: nn.Module, is_stale: Callable[[], bool], reading: list[bool]) -> None:
-    """Make the model's modules raise RuntimeError if the program calls them or reads their state
-    while the parameters are not up to date. `reading` is not empty while the job itself reads the
-    state."""
+def guard_model(model: nn.Module, shards: Shards, reading: list[bool]) -> None:
+    """Make the model's modules raise RuntimeError if the program calls them while the parameters
+    are not up to date, or reads their state while some parameters are not there. `reading` is not
+    empty while the job itself reads the state."""
 
-    # A function without `self`, which copies of the model can share.
+    # Functions without `self`, which copies of the model can share.
     def refuse(*_: Any) -> None:
-        if is_stale() and not reading:
+        if shards.is_hidden and not reading:
             raise RuntimeError(
                 "this process has new parameters of its own ranges only. The whole model is there"
                 " inside of a step, in job.map, after job.state() and after the last step"
             )
 
-    fused = (each for each in model.modules() if isinstance(each, _FUSED))
+    def refuse_state(*_: Any) -> None:
+        refuse()
+        if shards.is_partial and not reading:
+            raise RuntimeError(
+                "this process has only its ranges of the blocks' parameters. The whole model is"
+                " there in job.map and after job.state()"
+            )
+
+    fused = (each for each in model.modules() if isinstance(each, FUSED))
     unguarded = {*chain.from_iterable(each.modules() for each in fused)} - {model}
     for module in model.modules():
-        module.register_state_dict_pre_hook(refuse)
+        module.register_state_dict_pre_hook(refuse_state)
         if module not in unguarded:
             module.register_forward_pre_hook(refuse)
 

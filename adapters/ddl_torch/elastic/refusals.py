@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ddl_elastic.base.audits import find_options
 from ddl_torch.batch_norm import SyncBatchNorm
+from ddl_torch.elastic.guards import FUSED
 
 # Class names, so that the classes need not be imported.
 _SHARDED = ("DTensor", "FSDPModule", "FullyShardedDataParallel", "ZeroRedundancyOptimizer")
@@ -129,6 +130,35 @@ def _shapes(found: Any) -> Iterator[tuple[int, ...]]:
     elif isinstance(found, Mapping | list | tuple):
         for each in found.values() if isinstance(found, Mapping) else found:
             yield from _shapes(each)
+
+
+def refuse_blocks(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
+    """Raise TypeError or ValueError for blocks that a sharded job does not support."""
+    names = {module: name for name, module in model.named_modules()}
+    owners: dict[nn.Parameter, nn.Module] = {}
+    for block in blocks:
+        if block not in names:
+            raise ValueError(f"blocks has a {type(block).__name__} that is not in the model")
+        for part in block.modules():
+            if part is not block and part in blocks:
+                raise ValueError(f"blocks has {names[block]} and {names[part]}, which is inside it")
+        owners.update(dict.fromkeys(block.parameters(), block))
+    for module, name in names.items():
+        parts = {*module.modules()}
+        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
+            raise TypeError(f"{name or 'model'} is compiled, so blocks cannot have hooks in it")
+        for block in parts & {*blocks} if isinstance(module, FUSED) else ():
+            raise TypeError(
+                f"{names[block]} in blocks is part of a {type(module).__name__}, which computes by"
+                " other kernels in evaluations if it has hooks: use a module around it"
+            )
+        for key, parameter in module.named_parameters(recurse=False):
+            owner = owners.get(parameter)
+            if owner and module not in {*owner.modules()}:
+                raise ValueError(
+                    f"{f'{name}.{key}'.lstrip('.')} is also a parameter of {names[owner]} in"
+                    " blocks; a block must not share parameters with other modules"
+                )
 
 
 def refuse_sharded_job(options: Mapping[str, Any]) -> None:

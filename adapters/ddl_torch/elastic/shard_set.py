@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ddl_elastic.frameworks import protocol
 from ddl_elastic.frameworks.protocol import Array
 from ddl_elastic.sharded.cut import TensorPiece
-from ddl_elastic.sharded.shards import Table
+from ddl_elastic.sharded.tables import Table
 from ddl_torch.elastic.tensors import pack, unpack
 
 
@@ -34,7 +34,7 @@ class Shard:
 
 
 class TorchShards:
-    """The shards of some pieces; implements ddl_elastic.sharded.shards.ShardSet."""
+    """The shards of some pieces; implements ddl_elastic.sharded.protocol.ShardSet."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = shards
@@ -45,6 +45,13 @@ class TorchShards:
     def of(self, array: int, tensor: int) -> list[Shard]:
         """Return the shards of one tensor, ascending."""
         return self._of.get((array, tensor), [])
+
+    def by_array(self) -> list[tuple[int, list[Shard]]]:
+        """Return the shards of each array."""
+        found: dict[int, list[Shard]] = {}
+        for each in self.shards:
+            found.setdefault(each.piece.array, []).append(each)
+        return [*found.items()]
 
     def table(self) -> Table:
         return {
@@ -108,17 +115,20 @@ def stream_slots(
     return a function that gathers the whole slot, by the slot's name in the state. `keys` holds
     each parameter's tensor and shape."""
     slots, sources = dict[int, dict[str, Any]](), dict[str, Callable[[], protocol.Tensor]]()
-
-    def make(key: str, name: str, shape: torch.Size) -> protocol.Tensor:
-        return pack(name, torch.from_numpy(gather(key, name)).view(shape))
-
     for number, (key, shape) in keys.items():
         for name, each in table.get(key, {}).items():
             if "value" in each:
                 slots.setdefault(number, {})[name] = restore(name, each)
             else:
-                sources[f"slot.{number}.{name}"] = partial(make, key, name, shape)
+                sources[f"slot.{number}.{name}"] = partial(gather_tensor, gather, key, name, shape)
     return slots, sources
+
+
+def gather_tensor(
+    gather: Callable[[str, str], Array], key: str, name: str, shape: torch.Size
+) -> protocol.Tensor:
+    """Return a whole slot of this shape, or its parameter if `name` is ""."""
+    return pack(name, torch.from_numpy(gather(key, name)).view(shape))
 
 
 class WholeOptimizer:

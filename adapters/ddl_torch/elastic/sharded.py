@@ -18,13 +18,15 @@ from torch import Tensor, nn
 from ddl_elastic.frameworks import protocol
 from ddl_elastic.frameworks.protocol import Array
 from ddl_elastic.sharded.cut import TensorPiece
-from ddl_elastic.sharded.shards import Shards, Table
+from ddl_elastic.sharded.protocol import Blocks
+from ddl_elastic.sharded.shards import Shards
+from ddl_elastic.sharded.tables import Table
 from ddl_torch.elastic import guards
 from ddl_torch.elastic.adapter import TorchAdapter
 from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.refusals import refuse_sharded
 from ddl_torch.elastic.rounds import MomentsKind
-from ddl_torch.elastic.shard_set import Shard, TorchShards, WholeOptimizer, make_shard, stream_slots
+from ddl_torch.elastic.shard_set import TorchShards, WholeOptimizer, make_shard, stream_slots
 from ddl_torch.elastic.shares import ShareArrays
 from ddl_torch.elastic.tensors import pack
 
@@ -34,6 +36,8 @@ OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 class ShardedAdapter(TorchAdapter):
     """The PyTorch adapter with a sharded optimizer. Each rank has the whole parameters."""
+
+    blocks: Blocks | None = None
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, copies: int = 1, **options: Any
@@ -47,7 +51,7 @@ class ShardedAdapter(TorchAdapter):
         self._groups = [[*group["params"]] for group in optimizer.param_groups]
         self._given = guards.GivenGradients(optimizer)
         self._reading: list[bool] = []  # True while this adapter reads or writes the state
-        guards.guard_model(model, lambda: self.shards.is_hidden, self._reading)
+        guards.guard_model(model, self.shards, self._reading)
         guards.guard_optimizer(optimizer, lambda: bool(self._arrays), self._reading)
 
     def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
@@ -70,13 +74,17 @@ class ShardedAdapter(TorchAdapter):
     def _flatten(self) -> None:
         """Store the parameters of each bucket in one array."""
         for number, bucket in enumerate(self._gradients.buckets):
-            array = torch.cat([each.detach().reshape(-1) for each in bucket])
+            array = self._store(torch.cat([each.detach().reshape(-1) for each in bucket]))
             self._arrays.append(array)
             ends = accumulate(each.numel() for each in bucket)
             for tensor, (parameter, end) in enumerate(zip(bucket, ends, strict=True)):
                 values = array[end - parameter.numel() : end].view(parameter.shape)
                 self._at[parameter], self._memory[parameter] = (number, tensor), values
                 parameter.data = values
+
+    def _store(self, array: Tensor) -> Tensor:
+        """Return the memory for an array of parameters, with these values."""
+        return array
 
     def result(self) -> protocol.Share:
         guards.check_memory(self._memory)
@@ -100,8 +108,7 @@ class ShardedAdapter(TorchAdapter):
         self._installed, state, kept = shards, self.optimizer.state, self._unsharded_slots()
         state.clear()
         state.update((parameter, slots) for parameter, slots in kept.values())
-        for each in shards.shards:
-            state[each.parameter] = each.slots
+        state.update((each.parameter, each.slots) for each in shards.shards)
         for group, parameters in zip(self.optimizer.param_groups, self._groups, strict=True):
             group["params"] = [
                 part
@@ -148,7 +155,7 @@ class ShardedAdapter(TorchAdapter):
         self._given.clear()
         order = self._parameters, self._gradients.parameters
         factor = self.clipping.find_factor(*order, self.shards.squares, weight)
-        for array, each in self._by_array():
+        for array, each in self._installed.by_array():
             result = torch.from_numpy(self.shards.result(array))
             if weight != 1:
                 result /= weight
@@ -169,12 +176,6 @@ class ShardedAdapter(TorchAdapter):
         for parameter in chain(chain.from_iterable(groups), self._at):
             parameter.grad = None
 
-    def _by_array(self) -> list[tuple[int, list[Shard]]]:
-        found: dict[int, list[Shard]] = {}
-        for each in self._installed.shards:
-            found.setdefault(each.piece.array, []).append(each)
-        return [*found.items()]
-
     # ---- the state ----
 
     def state(self) -> protocol.State:
@@ -185,13 +186,12 @@ class ShardedAdapter(TorchAdapter):
         found = self.stream(*self.shards.whole())
         return {name: found[name] for name in found}
 
-    def stream(self, table: Table, gather: Callable[[str, str], Array]) -> protocol.State:
+    def stream(self, table: Table, gather: Callable[[str, str], Array]) -> protocol.StreamedState:
         parameters = enumerate(chain.from_iterable(self._groups))  # _whole adds frozen ones
         keys = {n: ("{}.{}".format(*self._at[p]), p.shape) for n, p in parameters if p in self._at}
         slots, sources = stream_slots(keys, table, gather)
         with guards.allowed(self._reading):
-            whole = self._read(self._whole(slots))
-        return protocol.StreamedState(whole, sources)
+            return protocol.StreamedState(self._read(self._whole(slots)), sources)
 
     def own_state(self, pieces: Sequence[TensorPiece], is_first: bool) -> protocol.PartialState:
         found = protocol.PartialState(self.replicated() if is_first else {})
@@ -209,9 +209,9 @@ class ShardedAdapter(TorchAdapter):
                     parts[key] = value
                 elif not piece.begin:
                     found[key] = pack(key, value)
+            shape = tuple(parameter.shape)
             for name, value in parts.items():
                 packed, begin = pack(name, value), piece.begin * value.element_size()
-                shape = tuple(parameter.shape)
                 found[name] = protocol.Tensor(packed.dtype, shape, packed.data, begin)
         return found
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from ddl_torch.elastic.tensors import pack
 
@@ -22,6 +23,35 @@ class Transformer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = self.encoder(self.embed(x.squeeze(1)) + self.position)
         return self.classify(tokens.mean(1))
+
+
+class Layer(nn.Module):
+    """A layer with a second output, and with an activation checkpoint inside."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(0.1)
+        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        inner = checkpoint(self.inner, self.norm(x), use_reentrant=False)
+        return {"x": x + self.dropout(self.outer(torch.relu(inner))), "cost": inner.square().mean()}
+
+
+class Layers(nn.Module):
+    """A model of layers between two other modules. The second layer is in a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.classify = nn.Linear(64, 48), nn.Linear(48, CLASSES)
+        self.layers = nn.ModuleList([Layer(48) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, costs = self.embed(x.flatten(1)), torch.zeros(())
+        for number, layer in enumerate(self.layers):
+            found = checkpoint(layer, x, use_reentrant=False) if number == 1 else layer(x)
+            x, costs = found["x"], costs + found["cost"]
+        return self.classify(x) + 0.01 * costs
 
 
 class Loop:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from member_loops import CLASSES, Loop, Transformer
+from member_loops import CLASSES, Layers, Loop, Transformer
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -32,6 +32,7 @@ import ddl_core
 import ddl_torch.elastic as elastic
 from ddl_core.errors import Minority
 from ddl_elastic.frameworks.protocol import digest
+from ddl_elastic.sharded.reads import Reads
 from ddl_elastic.step import step as steps
 from ddl_elastic.worker import loop as loops
 from ddl_launch.rank.witness import Witness
@@ -97,7 +98,7 @@ def random_owners(_step: int, ranks: int, workers: int) -> list[int]:
     return changing_owners(0, ranks, workers)
 
 
-MODELS = {"mlp": make_mlp, "cnn": make_cnn, "transformer": Transformer}
+MODELS = {"mlp": make_mlp, "cnn": make_cnn, "transformer": Transformer, "layers": Layers}
 OWNERS = {"even": loops.even_owners, "random": random_owners, "changing": changing_owners}
 
 
@@ -109,6 +110,7 @@ class Deaths:
     local      in the last local step of its first share of a round
     outer      in the step of the outer optimizer, which has changed the parameters
     adopt      after the first share that it has adopted
+    answer     when another rank reads parameters of a block from it
     backward   in the backward pass of its last share, between the first and the second ordered sum
     reduce     after that, between the first and the second ordered sum
     vote       when all ranks have the result and none has voted
@@ -137,6 +139,7 @@ class Deaths:
         comms = ddl_core.Comm
         comms.shrink = self._wrap(comms.shrink, self._shrink)
         steps.Sums.start = self._wrap(steps.Sums.start, self._sum)
+        Reads._reply = self._wrap(Reads._reply, self._reply)
         self._step, self._phase, self._sums = 0, "backward", 0
         self._log, self._path, self._member = log, path, member
         self._members = case["members"]
@@ -179,6 +182,10 @@ class Deaths:
             self.at(self._phase, self._step)
         self._sums += 1
         return function(*arguments, **options)
+
+    def _reply(self, function: Any, *arguments: Any) -> None:
+        self.at("answer", self._step)
+        function(*arguments)
 
     def _submit(self, function: Any, watch: Any, start: Any) -> None:
         function(watch, start)
@@ -228,6 +235,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         clip_norm=case.get("clip_norm"),
         shard=case.get("shard", False),
         copies=case.get("copies", 1),
+        blocks=[model.get_submodule(each) for each in case.get("blocks", [])],
         strict=case.get("strict", False),
     )
     deaths = Deaths(case, path, log)

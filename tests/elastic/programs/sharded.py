@@ -3,9 +3,10 @@
 
     ddl elastic run -n 3 sharded.py [--whole] [--leave STEP:MEMBER,...] [--kill STEP:MEMBER,...]
         [--scale STEP:WORKERS,...] [--strike WHAT:MEMBER] [--steps STEPS] [--storm COUNT] [--late]
-        [--look] [--look-first] [--checkpoint] [--calls CALLS] [--copies COPIES]
+        [--look] [--look-first] [--checkpoint] [--calls CALLS] [--copies COPIES] [--blocks]
 
---whole is the same job without shards. Each step takes a while, so that workers join in time.
+--whole is the same job without shards, and --blocks the job with a block for each layer. Each step
+takes a while, so that workers join in time.
 With --late, a worker that joins sleeps between the calls until the others have made some steps.
 With --look, the program evaluates, reads the state and calls a module after the first step and
 between the calls; with --look-first, before each step.
@@ -33,7 +34,7 @@ from ddl_elastic.step.step import Step
 STEPS = 60  # of each call, by default
 # Methods before which members die, and two places in the program.
 PHASES: dict[str, type] = {
-    "_gather": Shards,
+    "read" if "--blocks" in sys.argv else "_gather": Shards,
     "compute": object,
     "submit": Watch,
     "_reduce": Step,
@@ -145,6 +146,7 @@ def main() -> None:
         clip_norm=1.0,
         shard="--whole" not in sys.argv,
         copies=number_of("--copies", 1),
+        blocks=model if "--blocks" in sys.argv else (),
         strict=True,
         checkpoint="saved" if "--checkpoint" in sys.argv else None,
         every=10,
