@@ -201,7 +201,7 @@ test-invariant: ## compare all bits of invariant sums on 1 to 8 ranks over all l
 test-law: $(VENV)/test.stamp ## train programs that change what decides the next step while workers are replaced, programs with hidden state, and audited jobs; twenty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_law.py tests/elastic/test_verify.py tests/elastic/test_audit.py
 
-test-sharded: $(VENV)/test.stamp ## train elastic jobs with a sharded optimizer on any number of ranks, which die in every phase, join and leave; twenty minutes
+test-sharded: $(VENV)/test.stamp ## train elastic jobs with a sharded optimizer on any number of ranks, which die in every phase, join and leave; thirty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_sharded.py tests/elastic/test_sharded_resizing.py tests/elastic/test_blocks.py tests/elastic/test_cut.py
 
 chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, fifty minutes

@@ -4,17 +4,22 @@
 `make test-sharded` runs all of them.
 """
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+import ddl_core  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
-from ddl_elastic.sharded.reads import Span, merge, subtract  # noqa: E402
+from ddl_core.errors import PeerLost  # noqa: E402
+from ddl_elastic.sharded.reads import Reads, Span, find_sources, merge, subtract  # noqa: E402
 from ddl_torch.elastic.block_adapter import BlockAdapter  # noqa: E402
 from ddl_torch.elastic.pages import Pages  # noqa: E402
 
@@ -337,3 +342,43 @@ def test_spans_are_merged_and_subtracted() -> None:
     assert spans == [Span(0, 2, 9), Span(0, 12, 14), Span(1, 0, 4)]
     others = [Span(0, 0, 3), Span(0, 4, 6), Span(0, 8, 20)]
     assert subtract(spans, others) == [Span(0, 3, 4), Span(0, 6, 8), Span(1, 0, 4)]
+
+
+# ---- reads ----
+
+
+@pytest.fixture
+def pair() -> Iterator[list[ddl_core.Comm]]:
+    """Two ranks in this process."""
+    with ddl_core.Endpoint(secret="") as first, ddl_core.Endpoint(secret="") as second:
+        ends, addresses = [first, second], [first.address, second.address]
+        with ThreadPoolExecutor() as pool:
+            yield [*pool.map(lambda rank: ends[rank].connect(addresses, rank), range(2))]
+
+
+def test_rank_reads_spans_of_another_rank(pair: list[ddl_core.Comm]) -> None:
+    own, other = np.zeros(10), np.arange(10.0)
+    answering = Reads(lambda: [np.empty(0), other])
+    answering.serve(pair[1])
+    Reads(lambda: [np.empty(0), own]).read(pair[0], [(1, Span(1, 2, 4)), (1, Span(1, 7, 10))])
+    answering.stop()
+    assert own.tolist() == [0, 0, 2, 3, 0, 0, 0, 7, 8, 9]
+    assert not answering.is_serving and pair[0].error is pair[1].error is None
+
+
+def test_rank_that_does_not_answer_is_expelled(pair: list[ddl_core.Comm]) -> None:
+    reads = Reads(lambda: [np.zeros(10)])
+    reads.limit = lambda: 0.2
+    with pytest.raises(PeerLost, match="it hangs: it does not answer requests for its ranges"):
+        reads.read(pair[0], [(1, Span(0, 0, 5))])
+
+
+def test_reads_use_the_second_holder_after_a_death() -> None:
+    spans, bounds, holders = [Span(0, 10, 70)], [[0, 20, 40, 60, 80]], [3, 5, 6, 9]
+    found = find_sources(spans, bounds, holders, [3, 5, 6, 9], 9)
+    assert found == [(0, Span(0, 10, 20)), (1, Span(0, 20, 40))]
+    assert find_sources(spans, bounds, holders, [5, 9], 9) == [
+        (0, Span(0, 10, 20)),
+        (0, Span(0, 20, 40)),
+    ]
+    assert find_sources(spans, bounds, holders, [3, 9], 9) == [(0, Span(0, 10, 20))]
