@@ -74,7 +74,13 @@ def test_deaths_one_after_another_during_a_read(members: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", [["layers.1"], ["layers"], ["embed", "layers.2"]])
+@pytest.mark.parametrize("phase", ["answer", "compute"])
+def test_only_the_holder_that_hangs_is_expelled(members: Any, phase: str) -> None:
+    members.check(members=4, watchdog=2, kills=[{**kill(1, 3, phase), "how": "gil"}], **BLOCKS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [["layers.1"], ["layers.0.inner"], ["embed", "layers.2"]])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 def test_choices_of_blocks_keep_the_bits(members: Any, blocks: list[str], optimizer: str) -> None:
     members.check(members=4, **{**BLOCKS, "blocks": blocks, "optimizer": optimizer})
