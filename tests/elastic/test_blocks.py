@@ -75,6 +75,13 @@ def test_deaths_one_after_another_during_a_read(members: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["answer", "compute"])
+def test_two_copies_keep_the_bits_if_two_holders_die(members: Any, phase: str) -> None:
+    kills = [kill(member, 3, phase) for member in (1, 2)]
+    members.check(members=5, copies=2, kills=kills, **BLOCKS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["answer", "compute"])
 def test_only_the_holder_that_hangs_is_expelled(members: Any, phase: str) -> None:
     members.check(members=4, watchdog=2, kills=[{**kill(1, 3, phase), "how": "gil"}], **BLOCKS)
 
