@@ -33,13 +33,19 @@ class Lab:
 
     `rate` is that of each host's link, each way, as tc writes it ("1gbit"); None: unshaped. A list
     gives each host as many interfaces, eth0 in 10.77.0.0/24, eth1 in 10.78.0.0/24 and so on, each
-    on a switch of its own.
+    on a switch of its own. `shape` has the options of tc tbf.
     """
 
-    def __init__(self, hosts: int, rate: str | Sequence[str | None] | None) -> None:
+    def __init__(
+        self,
+        hosts: int,
+        rate: str | Sequence[str | None] | None,
+        shape: str = "burst 256kb latency 50ms",
+    ) -> None:
         self.prefix = f"ddl{os.getpid()}-"
         self.hosts = hosts
         self.rates = [rate] if rate is None or isinstance(rate, str) else list(rate)
+        self._shape = shape
         self.processes: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Lab:
@@ -71,7 +77,7 @@ class Lab:
         sh(f"ip -n {host} addr add {self.address(h, nic)}/24 dev {inner}")
         sh(f"ip -n {host} link set {inner} up")
         if rate:
-            shape = f"root tbf rate {rate} burst 256kb latency 50ms"
+            shape = f"root tbf rate {rate} {self._shape}"
             sh(f"tc -n {host} qdisc add dev {inner} {shape}")
             sh(f"tc -n {switch} qdisc add dev {outer} {shape}")
 
