@@ -31,7 +31,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-ucx test-rdma test-asan \
+.PHONY: help check explore explore-real bench bench-gpu bench-slow test-gpu test-nccl bench-jax bench-tensorflow demo test build-c-tests test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-ucx test-rdma test-asan \
   test-tsan test-arm64 fuzz test-bits test-invariant test-law test-sharded chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer torch-parts wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -60,6 +60,11 @@ bench-gpu: $(VENV)/bench.stamp $(VENV)/demo.stamp ## measure all-reduces and tra
 	  $(VENV)/bin/python -m bench gpu --ranks $$ranks && \
 	  $(VENV)/bin/python -m bench training --device cuda --models resnet50 --ranks $$ranks || exit 1; \
 	done
+
+bench-slow: $(VENV)/bench.stamp $(VENV)/demo.stamp ## train on Fashion-MNIST over slow links, with fewer bytes and in rounds; as root, on an idle machine; DATA=FOLDER of the images; half an hour
+	@mkdir -p build
+	$(VENV)/bin/python -m bench slow $(DATA:%=--data %) --accuracy build/slow.json
+	$(VENV)/bin/python -m bench slow $(DATA:%=--data %) --curves build/slow.json --plot build/slow.svg
 
 bench-jax bench-tensorflow: $(VENV)/bench.stamp $(VENV)/test.stamp
 bench-jax: ## measure JAX's training steps and calls; on an idle machine

@@ -19,6 +19,7 @@ COMMANDS = {
     "members": "cost and latency of a coordinator of 1000 elastic workers",
     "unequal": "samples per second of elastic workers of unequal speed, together and alone",
     "gpu": "all-reduces of tensors on a GPU that the ranks share",
+    "slow": "speed and accuracy of training over slow links, by method, with PyTorch",
     "training": "training steps per second, by framework and backend",
 }
 
