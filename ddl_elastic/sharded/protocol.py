@@ -23,7 +23,7 @@ class ShardSet(Protocol):
         the piece."""
 
 
-class Blocks(Protocol):
+class ParameterBlocks(Protocol):
     """The blocks of a model: modules whose parameters have memory only while they are used."""
 
     @property
@@ -45,7 +45,7 @@ class Sharded(Protocol):
     """The part of a framework's adapter that shards the state."""
 
     clipping: Any  # its attribute `limit` is None if gradients are not clipped
-    blocks: Blocks | None  # None if all parameters have memory at all times
+    blocks: ParameterBlocks | None  # None if all parameters have memory at all times
 
     def lengths(self) -> Sequence[Sequence[int]]:
         """Return the lengths of the tensors of each array."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ddl_elastic.frameworks import protocol
 from ddl_elastic.frameworks.protocol import Array
 from ddl_elastic.sharded.tables import Table
-from ddl_torch.elastic.blocks import Blocks
+from ddl_torch.elastic.blocks import ModelBlocks
 from ddl_torch.elastic.pages import Pages
 from ddl_torch.elastic.refusals import refuse_blocks
 from ddl_torch.elastic.shard_set import gather_tensor
@@ -35,7 +35,7 @@ class BlockAdapter(ShardedAdapter):
     ) -> None:
         super().__init__(model, optimizer, **options)
         refuse_blocks(model, blocks)
-        self.blocks = self._blocks = Blocks(model, blocks, self.shards)
+        self.blocks = self._blocks = ModelBlocks(model, blocks, self.shards)
         self._pages: list[Pages] = []  # by array
 
     def _store(self, array: Tensor) -> Tensor:

@@ -52,8 +52,8 @@ class Block:
         return any(begin <= address < end for begin, end in self.addresses)
 
 
-class Blocks:
-    """The blocks of a model; implements ddl_elastic.sharded.protocol.Blocks."""
+class ModelBlocks:
+    """The blocks of a model; implements ddl_elastic.sharded.protocol.ParameterBlocks."""
 
     def __init__(self, model: nn.Module, modules: Iterable[nn.Module], shards: Shards) -> None:
         self._shards = shards

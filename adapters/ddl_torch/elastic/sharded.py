@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ddl_elastic.frameworks import protocol
 from ddl_elastic.frameworks.protocol import Array
 from ddl_elastic.sharded.cut import TensorPiece
-from ddl_elastic.sharded.protocol import Blocks
+from ddl_elastic.sharded.protocol import ParameterBlocks
 from ddl_elastic.sharded.shards import Shards
 from ddl_elastic.sharded.tables import Table
 from ddl_torch.elastic import guards
@@ -37,7 +37,7 @@ OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 class ShardedAdapter(TorchAdapter):
     """The PyTorch adapter with a sharded optimizer. Each rank has the whole parameters."""
 
-    blocks: Blocks | None = None
+    blocks: ParameterBlocks | None = None
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, copies: int = 1, **options: Any
