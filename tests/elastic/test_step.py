@@ -279,9 +279,10 @@ def test_other_rank_continues_after_the_wrong_one_has_left() -> None:
 
 def test_rank_that_switched_to_the_planned_comm_has_not_died() -> None:
     """A rank dies in the vote for a plan. Only rank 0 has seen the vote end."""
-    is_over = Barrier(5)
+    together = Barrier(5, timeout=60)
 
     def run(group: RankGroup) -> list[int] | None:
+        together.wait()  # until all have connected
         rank = group.comm.rank
         group.membership = Mock(is_agreed=True)
         step = Step(group, 0, PlainArrays([np.zeros(1)]))
@@ -294,7 +295,7 @@ def test_rank_that_switched_to_the_planned_comm_has_not_died() -> None:
             while group.comm.error is None:
                 time.sleep(0.001)
             step._recover(0.0)
-        is_over.wait()
+        together.wait()
         return step.recovery and step.recovery.died
 
     assert run_ranks(run, 5) == [None, [9], [9], [9], None]
