@@ -185,8 +185,8 @@ def compress_gradients(
     """
     if compression not in WIRES:
         raise adapter().InvalidArgument(
-            f"compression is {compression!r}; must be one of {', '.join(WIRES)}. For bf16 and fp16,"
-            " register PyTorch's bf16_compress_hook or fp16_compress_hook"
+            f"compression is {compression!r}; must be one of {', '.join(WIRES)}. For fp16,"
+            " register PyTorch's fp16_compress_hook; for bf16, set DDL_WIRE=bf16"
         )
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         from torch.distributed.fsdp import FSDPModule
