@@ -143,13 +143,18 @@ class Layer(nn.Module):
         return out
 
 
+class RecursiveLayer(Layer):
+    def forward(self, x: Any, depth: int = 1) -> Any:
+        return super().forward(self(x, depth - 1) * self.outer.bias.exp() if depth else x)
+
+
 class Model(nn.Module):
     """A model with layers, which `call` calls."""
 
-    def __init__(self, call: Any = lambda layer, x: layer(x)) -> None:
+    def __init__(self, call: Any = lambda layer, x: layer(x), kind: Any = Layer) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.first, self.layers = nn.Linear(70, 40), nn.ModuleList([Layer() for _ in range(3)])
+        self.first, self.layers = nn.Linear(70, 40), nn.ModuleList([kind() for _ in range(3)])
         self.call = call
 
     def forward(self, x: Any) -> Any:
@@ -214,13 +219,17 @@ def in_bf16(layer: Any, x: Any) -> Any:
 
 
 CALLS = [twice, in_checkpoint, beside_evaluation, with_side_output, saved_elsewhere, in_bf16]
+MODELS = [
+    *[(call, Layer) for call in (nn.Module.__call__, *CALLS)],
+    (nn.Module.__call__, RecursiveLayer),
+]
 
 
-@pytest.mark.parametrize("call", [lambda layer, x: layer(x), *CALLS])
-def test_programs_read_what_they_use(call: Any, monkeypatch: Any) -> None:
-    x, expected = torch.ones(3, 70), Model(call)
+@pytest.mark.parametrize(("call", "kind"), MODELS)
+def test_programs_read_what_they_use(call: Any, kind: Any, monkeypatch: Any) -> None:
+    x, expected = torch.ones(3, 70), Model(call, kind)
     sum(each.square().mean() for each in [expected(x)]).backward()
-    model = Model(call)
+    model = Model(call, kind)
     reader = Reader(model, model.layers, monkeypatch)
     found = reader.gradients(model(x).square().mean())
     named = dict(expected.named_parameters())

@@ -171,7 +171,7 @@ class ModelBlocks:
             for each in tree_leaves(output):
                 if isinstance(each, Tensor) and each.requires_grad:
                     each.register_hook(use)  # for checkpoints inside of the block
-            if not _is_in_backward():
+            if not (opened or _is_in_backward()):  # a block may call itself
                 self._drop(block)
 
         for each in inner - {block.module}:
