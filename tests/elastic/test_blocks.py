@@ -148,6 +148,14 @@ class RecursiveLayer(Layer):
         return super().forward(self(x, depth - 1) * self.outer.bias.exp() if depth else x)
 
 
+class HookedLayer(Layer):
+    """A layer whose parameters a hook of the program uses, as weight_norm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_forward_pre_hook(lambda _, inputs: inputs[0] * self.outer.bias.exp())
+
+
 class Model(nn.Module):
     """A model with layers, which `call` calls."""
 
@@ -222,6 +230,7 @@ CALLS = [twice, in_checkpoint, beside_evaluation, with_side_output, saved_elsewh
 MODELS = [
     *[(call, Layer) for call in (nn.Module.__call__, *CALLS)],
     (nn.Module.__call__, RecursiveLayer),
+    (nn.Module.__call__, HookedLayer),
 ]
 
 

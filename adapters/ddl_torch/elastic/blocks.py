@@ -174,9 +174,10 @@ class ModelBlocks:
             if not (opened or _is_in_backward()):  # a block may call itself
                 self._drop(block)
 
+        # The hooks of the program may use parameters, too.
         for each in inner - {block.module}:
-            each.register_forward_pre_hook(use_part)
-        block.module.register_forward_pre_hook(enter)
+            each.register_forward_pre_hook(use_part, prepend=True)
+        block.module.register_forward_pre_hook(enter, prepend=True)
         block.module.register_forward_hook(leave, always_call=True)
 
     def _watch_saved(self, block: Block) -> saved_tensors_hooks:
