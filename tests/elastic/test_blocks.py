@@ -6,6 +6,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,33 @@ class HookedLayer(Layer):
         self.register_forward_pre_hook(lambda _, inputs: inputs[0] * self.outer.bias.exp())
 
 
+@dataclass
+class Output:
+    value: Any
+
+
+class Shift(nn.Module):
+    """A block whose backward pass needs no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.ones(40))
+
+    def forward(self, x: Any) -> Any:
+        return Output(x + self.bias)
+
+
+class ShiftInPlace(Shift):
+    def forward(self, x: Any) -> Any:
+        x += self.bias
+
+
+def shift_in_place(layer: Any, x: Any) -> Any:
+    x = x + 1
+    layer(x)
+    return x
+
+
 class Model(nn.Module):
     """A model with layers, which `call` calls."""
 
@@ -231,6 +259,8 @@ MODELS = [
     *[(call, Layer) for call in (nn.Module.__call__, *CALLS)],
     (nn.Module.__call__, RecursiveLayer),
     (nn.Module.__call__, HookedLayer),
+    (lambda layer, x: layer(x).value, Shift),
+    (shift_in_place, ShiftInPlace),
 ]
 
 
@@ -262,6 +292,21 @@ def test_block_is_freed_after_its_forward_and_its_gradients(monkeypatch: Any) ->
     reader.gradients(model(torch.ones(3, 70)).sum())
     assert most == [1]
     assert len(reader.read) == 2 * len(blocks)
+
+
+class Passing(Layer):
+    """A block that is skipped, and that returns a parameter."""
+
+    def forward(self, *, x: Any) -> Any:
+        return x, self.inner.weight
+
+
+def test_inputs_and_parameters_that_a_block_returns_have_no_hooks(monkeypatch: Any) -> None:
+    model = Model(lambda layer, x: layer(x=x)[0], Passing)
+    reader = Reader(model, model.layers, monkeypatch)
+    reader.gradients(model(torch.ones(3, 70)).sum())
+    assert len(reader.read) == len(model.layers)  # in the forward pass
+    assert not model.layers[0].inner.weight._backward_hooks
 
 
 def read_resident() -> int:

@@ -11,7 +11,8 @@ autograd saves read the missing parts from other ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -147,7 +148,8 @@ class ModelBlocks:
     def _hook(self, block: Block) -> None:
         fused = (each for each in block.module.modules() if isinstance(each, FUSED))
         inner = {*block.module.modules()} - {part for each in fused for part in each.modules()}
-        opened: list[saved_tensors_hooks] = []
+        # By call, with the nodes of its inputs in autograd's graph.
+        opened: list[tuple[saved_tensors_hooks, dict[Tensor, Any]]] = []
 
         def use(*_: Any) -> None:
             self.use(block)
@@ -160,16 +162,20 @@ class ModelBlocks:
                 )
             self.use(block)
 
-        def enter(*_: Any) -> None:
+        def enter(_module: nn.Module, *inputs: Any) -> None:
             self.use(block)
-            opened.append(self._watch_saved(block))
-            opened[-1].__enter__()
+            watch = self._watch_saved(block)
+            opened.append((watch, {each: each.grad_fn for each in _find_tensors(inputs)}))
+            watch.__enter__()
 
         def leave(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if opened:
-                opened.pop().__exit__()
-            for each in tree_leaves(output):
-                if isinstance(each, Tensor) and each.requires_grad:
+            if not opened:  # `enter` has failed
+                return
+            watch, inputs = opened.pop()
+            watch.__exit__()
+            known = {None, *inputs.values()}
+            for each in (*inputs, *_find_tensors(output)):  # inputs may be changed in place
+                if each.grad_fn not in known:
                     each.register_hook(use)  # for checkpoints inside of the block
             if not (opened or _is_in_backward()):  # a block may call itself
                 self._drop(block)
@@ -177,7 +183,7 @@ class ModelBlocks:
         # The hooks of the program may use parameters, too.
         for each in inner - {block.module}:
             each.register_forward_pre_hook(use_part, prepend=True)
-        block.module.register_forward_pre_hook(enter, prepend=True)
+        block.module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
         block.module.register_forward_hook(leave, always_call=True)
 
     def _watch_saved(self, block: Block) -> saved_tensors_hooks:
@@ -216,6 +222,15 @@ class ModelBlocks:
 
 def _is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
+
+
+def _find_tensors(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested containers and dataclasses."""
+    for each in tree_leaves(values):
+        if isinstance(each, Tensor):
+            yield each
+        elif is_dataclass(each) and not isinstance(each, type):
+            yield from _find_tensors([getattr(each, field.name) for field in fields(each)])
 
 
 def _unchanged(value: Any) -> Any:
