@@ -4,8 +4,10 @@
 `make test-sharded` runs all of them.
 """
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -307,6 +309,22 @@ def test_inputs_and_parameters_that_a_block_returns_have_no_hooks(monkeypatch: A
     reader.gradients(model(torch.ones(3, 70)).sum())
     assert len(reader.read) == len(model.layers)  # in the forward pass
     assert not model.layers[0].inner.weight._backward_hooks
+
+
+def test_threads_read_one_after_the_other(monkeypatch: Any) -> None:
+    model = Model()
+    reader = Reader(model, model.layers, monkeypatch)
+    both, met = threading.Barrier(2), list[int]()
+
+    def read(spans: Any) -> None:
+        with suppress(threading.BrokenBarrierError):
+            met.append(both.wait(0.2))  # breaks if only one thread reads
+        reader._read(spans)
+
+    monkeypatch.setattr(reader.adapter.shards, "read", read)
+    with ThreadPoolExecutor() as pool:
+        assert len([*pool.map(lambda each: each(torch.ones(1, 40)), model.layers[:2])]) == 2
+    assert not met
 
 
 def read_resident() -> int:

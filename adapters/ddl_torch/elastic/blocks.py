@@ -11,6 +11,7 @@ autograd saves read the missing parts from other ranks.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import accumulate
@@ -58,6 +59,7 @@ class ModelBlocks:
 
     def __init__(self, model: nn.Module, modules: Iterable[nn.Module], shards: Shards) -> None:
         self._shards = shards
+        self._lock = threading.Lock()  # replies have no number, so only one thread may read
         names = {module: name for name, module in model.named_modules()}
         self._blocks = [Block(names[each], each) for each in modules]
         self.rest: list[Span] = []
@@ -132,16 +134,17 @@ class ModelBlocks:
     def use(self, block: Block) -> None:
         """Read the parameters of the block that this rank lacks. Raises RuntimeError outside of a
         step."""
-        if block.is_whole:
-            return
-        if self._shards.is_hidden or not self._shards.reads.is_serving:
-            raise RuntimeError(
-                f"the block {block.name} is used outside of a step, where this process has only"
-                " its ranges of the parameters. The whole model is there in job.map and after"
-                " job.state()"
-            )
-        self._shards.read(block.spans)
-        block.is_whole = True
+        with self._lock:
+            if block.is_whole:
+                return
+            if self._shards.is_hidden or not self._shards.reads.is_serving:
+                raise RuntimeError(
+                    f"the block {block.name} is used outside of a step, where this process has"
+                    " only its ranges of the parameters. The whole model is there in job.map and"
+                    " after job.state()"
+                )
+            self._shards.read(block.spans)
+            block.is_whole = True
 
     # ---- hooks, as functions that copies of the model can share ----
 
