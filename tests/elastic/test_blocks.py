@@ -4,7 +4,9 @@
 `make test-sharded` runs all of them.
 """
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -309,6 +311,16 @@ def test_inputs_and_parameters_that_a_block_returns_have_no_hooks(monkeypatch: A
     reader.gradients(model(torch.ones(3, 70)).sum())
     assert len(reader.read) == len(model.layers)  # in the forward pass
     assert not model.layers[0].inner.weight._backward_hooks
+
+
+def test_forward_without_backward_frees_the_saved_tensors(monkeypatch: Any) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    Reader(model, [model[0]], monkeypatch)
+    out = model(torch.ones(1, 4))
+    found = weakref.ref(out)
+    del out
+    gc.collect()
+    assert found() is None
 
 
 def test_threads_read_one_after_the_other(monkeypatch: Any) -> None:

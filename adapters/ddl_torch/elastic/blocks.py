@@ -193,18 +193,22 @@ class ModelBlocks:
         """Return hooks that read the block's parameters when its backward pass uses one of them.
         Other tensors are saved by the hooks that the program has set, such as checkpoints."""
         outer = torch._C._autograd._top_saved_tensors_default_hooks(False)
-        pack, unpack = outer or (_unchanged, _unchanged)
+
+        def pack(tensor: Tensor) -> Any:
+            # The tensor itself may refer to the graph, which then would never be freed.
+            return tensor.detach()
+
+        outer_pack, outer_unpack = outer or (pack, _unchanged)
 
         def save(tensor: Tensor) -> Any:
             own = block.contains(tensor)
-            return own, tensor if own else pack(tensor)
+            return own, pack(tensor) if own else outer_pack(tensor)
 
         def load(saved: tuple[bool, Any]) -> Any:
             own, value = saved
-            if not own:
-                return unpack(value)
-            self.use(block)
-            return value
+            if own:
+                self.use(block)
+            return value if own else outer_unpack(value)
 
         return saved_tensors_hooks(save, load)
 
