@@ -313,6 +313,13 @@ def test_inputs_and_parameters_that_a_block_returns_have_no_hooks(monkeypatch: A
     assert not model.layers[0].inner.weight._backward_hooks
 
 
+def test_saved_tensor_that_is_changed_in_place_is_an_error(monkeypatch: Any) -> None:
+    model = Model(lambda layer, x: layer(x) + x.mul_(2))
+    reader = Reader(model, model.layers, monkeypatch)
+    with pytest.raises(RuntimeError, match=r"saved by the block layers.2 .* changed in place"):
+        reader.gradients(model(torch.ones(3, 70)).sum())
+
+
 def test_forward_without_backward_frees_the_saved_tensors(monkeypatch: Any) -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
     Reader(model, [model[0]], monkeypatch)

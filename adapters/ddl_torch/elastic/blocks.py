@@ -196,9 +196,19 @@ class ModelBlocks:
 
         def pack(tensor: Tensor) -> Any:
             # The tensor itself may refer to the graph, which then would never be freed.
-            return tensor.detach()
+            return tensor.detach(), tensor._version
 
-        outer_pack, outer_unpack = outer or (pack, _unchanged)
+        def unpack(saved: tuple[Tensor, int]) -> Any:
+            tensor, version = saved
+            if tensor._version != version:  # autograd does not check it if there are hooks
+                raise RuntimeError(
+                    f"a tensor of shape {tuple(tensor.shape)} that was saved by the block"
+                    f" {block.name} for its backward pass was changed in place: it has version"
+                    f" {tensor._version}, not {version}"
+                )
+            return tensor
+
+        outer_pack, outer_unpack = outer or (pack, unpack)
 
         def save(tensor: Tensor) -> Any:
             own = block.contains(tensor)
@@ -208,7 +218,7 @@ class ModelBlocks:
             own, value = saved
             if own:
                 self.use(block)
-            return value if own else outer_unpack(value)
+            return unpack(value) if own else outer_unpack(value)
 
         return saved_tensors_hooks(save, load)
 
@@ -238,7 +248,3 @@ def _find_tensors(values: Any) -> Iterator[Tensor]:
             yield each
         elif is_dataclass(each) and not isinstance(each, type):
             yield from _find_tensors([getattr(each, field.name) for field in fields(each)])
-
-
-def _unchanged(value: Any) -> Any:
-    return value
