@@ -265,7 +265,7 @@ class Shards:
         return self._results[number]
 
     def updated(self) -> None:
-        """Record that the ranks update the parameters that they hold."""
+        """Record that the ranks update the parameters that they hold, or have updated them."""
         self._slots = None
         self.is_stale = self._comm is not None and self._comm.size > self.copies + 1
 

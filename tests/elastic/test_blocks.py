@@ -112,6 +112,11 @@ def test_evaluation_uses_the_whole_model(members: Any) -> None:
 
 
 @pytest.mark.slow
+def test_operation_before_the_update_keeps_the_bits(members: Any) -> None:
+    members.check(members=3, early=[2], **BLOCKS)
+
+
+@pytest.mark.slow
 def test_death_of_both_holders_returns_to_the_newest_checkpoint(members: Any) -> None:
     saved = {"every": 1, "batch": 32, "logical": 8, "ends": []}
     _, (alone,) = members.run(members=1, saved="whole", **CASE, **saved)

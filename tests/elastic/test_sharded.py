@@ -143,6 +143,10 @@ def test_evaluation_uses_the_gathered_parameters(members: Any) -> None:
     assert len(tables) == 4 and all(table == tables[0] for table in tables)
 
 
+def test_operation_before_the_update_keeps_the_bits(members: Any) -> None:
+    members.check(members=3, shard=True, passes=1, early=[2])
+
+
 @pytest.mark.slow
 def test_death_of_both_holders_names_them(members: Any) -> None:
     kills = [kill(1, 3, "reduce"), kill(2, 3, "reduce")]

@@ -40,10 +40,13 @@ def stand_in(parameter: nn.Parameter) -> Tensor:
 
 class GivenGradients:
     """The gradients of the shards. They are set when the optimizer's step begins, and removed when
-    it ends."""
+    it ends.
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
+    updated  called after each step of the optimizer that may have used them
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, updated: Callable[[], object]) -> None:
+        self._optimizer, self._updated = optimizer, updated
         # By shard: the whole parameter and the gradient, which is None if no share used it.
         self._parts: dict[nn.Parameter, tuple[nn.Parameter, Tensor | None]] = {}
         self._hook = optimizer.register_step_pre_hook(self._give)
@@ -78,6 +81,8 @@ class GivenGradients:
         for shard in self._parts:
             if shard.grad is not None:
                 shard.grad = stand_in(shard)
+        if self._parts:
+            self._updated()
 
 
 def guard_model(model: nn.Module, shards: Shards, reading: list[bool]) -> None:

@@ -49,7 +49,7 @@ class ShardedAdapter(TorchAdapter):
         self._at: dict[nn.Parameter, tuple[int, int]] = {}  # the array and tensor of a parameter
         self._memory: dict[nn.Parameter, Tensor] = {}  # the values of each in its array
         self._groups = [[*group["params"]] for group in optimizer.param_groups]
-        self._given = guards.GivenGradients(optimizer)
+        self._given = guards.GivenGradients(optimizer, self.shards.updated)
         self._reading: list[bool] = []  # True while this adapter reads or writes the state
         guards.guard_model(model, self.shards, self._reading)
         guards.guard_optimizer(optimizer, lambda: bool(self._arrays), self._reading)

@@ -274,6 +274,8 @@ def train_steps(
         log("commit", step.number, job.loss, time.monotonic())
         log("norm", job.norm)
         deaths.at("apply", step.number)
+        if step.number in case.get("early", []):
+            job.hash()
         loop.update()
         if step.recovery:
             log("recovery", vars(step.recovery))
