@@ -398,6 +398,19 @@ def test_program_cannot_set_gradients() -> None:
         adapter.optimizer.step()
 
 
+def test_update_after_the_ranges_have_moved_is_refused() -> None:
+    adapter = make_adapter()
+    compute(adapter)
+    adapter.install(adapter._installed)
+    with pytest.raises(RuntimeError, match=r"call optimizer.step\(\) before other operations of"):
+        adapter.optimizer.step()
+    compute(adapter)
+    adapter.optimizer.step()
+    adapter.install(adapter._installed)
+    adapter.abandon()
+    adapter.optimizer.step()
+
+
 def test_cleared_gradients_change_nothing() -> None:
     adapter = make_adapter()
     before = adapter.model.weight.detach().clone()

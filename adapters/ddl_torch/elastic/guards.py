@@ -49,6 +49,7 @@ class GivenGradients:
         self._optimizer, self._updated = optimizer, updated
         # By shard: the whole parameter and the gradient, which is None if no share used it.
         self._parts: dict[nn.Parameter, tuple[nn.Parameter, Tensor | None]] = {}
+        self._has_lost = False  # True if the gradients were removed because the ranges moved
         self._hook = optimizer.register_step_pre_hook(self._give)
         optimizer.register_step_post_hook(self._take)
 
@@ -60,6 +61,13 @@ class GivenGradients:
     def clear(self) -> None:
         """Remove all gradients."""
         self._parts.clear()
+        self._has_lost = False
+
+    def lose(self) -> None:
+        """Remove all gradients because the ranges move. If there were any, steps of the optimizer
+        raise RuntimeError until `clear`."""
+        self._has_lost = bool(self._parts)
+        self._parts.clear()
 
     def come_last(self) -> None:
         """Make the hook that sets the gradients run after all hooks that the program has
@@ -68,6 +76,11 @@ class GivenGradients:
         self._hook = self._optimizer.register_step_pre_hook(self._give)
 
     def _give(self, *_: Any) -> None:
+        if self._has_lost:
+            raise RuntimeError(
+                "a process has died between a step and the optimizer's step, so the gradients of"
+                " its ranges are lost: call optimizer.step() before other operations of the job"
+            )
         for shard, (whole, gradient) in self._parts.items():
             found = [shard.grad, whole.grad]
             if any(each is None for each in found):  # unused, or cleared by the program

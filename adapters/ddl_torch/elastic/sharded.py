@@ -104,7 +104,7 @@ class ShardedAdapter(TorchAdapter):
         return TorchShards(shards)
 
     def install(self, shards: Any) -> None:
-        self._given.clear()
+        self._given.lose()
         self._installed, state, kept = shards, self.optimizer.state, self._unsharded_slots()
         state.clear()
         state.update((parameter, slots) for parameter, slots in kept.values())
