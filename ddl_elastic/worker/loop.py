@@ -296,6 +296,7 @@ class Loop:
                         self._resumed = None
                     continue
                 if step.lost:
+                    self._stops = False  # the program repeats this step
                     self._reload(step.lost, call.begin)
                     loader.close()
                     loader = load(range(self._next, span.stop))
@@ -307,6 +308,7 @@ class Loop:
                 self.reporter.committed(step.number, self.framework.loss, self.group.comm.size)
                 if audit and audit.first is not None:
                     if self._settle(audit, call.begin):
+                        self._stops = False
                         loader.close()
                         loader = load(range(self._next, span.stop))
                 elif self._writers:

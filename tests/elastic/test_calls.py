@@ -16,6 +16,7 @@ import pytest
 from ddl_elastic.base.inbox import Inbox
 from ddl_elastic.base.messages import Channel, JobOver
 from ddl_elastic.base.protocol import FROM_WORKER, TO_WORKER, PositionReached
+from ddl_elastic.sharded.cut import StateLost
 from ddl_elastic.step.membership import Membership, MembershipPlan
 from ddl_elastic.step.step import Recovery
 from ddl_elastic.storage.saving import policy_find
@@ -219,6 +220,35 @@ def test_stop_ends_the_training(make_job: MakeJob, caplog: pytest.LogCaptureFixt
     assert found == [(0, 0), (0, 1), (1, 2)]
     text = "job.stop() has ended the training: this call of job.steps has no steps"
     assert caplog.messages == [text]
+
+
+@pytest.mark.parametrize("how", ["lost", "audit"])
+def test_stop_in_a_step_that_is_undone_has_no_effect(
+    make_job: MakeJob, tmp_path: Path, how: str
+) -> None:
+    """The program calls it again when it repeats the step."""
+    options = {"audit": 0.5} if how == "audit" else {}
+    job, found = make_job(checkpoint=str(tmp_path), every=2, **options), []
+
+    def settle(audit: Any, begin: int) -> bool:
+        audit.first = None
+        job._reload(StateLost("undone"), begin)
+        return True
+
+    job._settle = settle
+    for step in job.steps([(torch.ones(2), 1)] * 24):
+        for x, y in step:
+            step.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+        job.framework.optimizer.step()
+        if step.number == 3:
+            job.stop()
+            if 3 not in found and how == "lost":
+                step.lost = StateLost("undone")
+            elif 3 not in found:
+                job.group.audit.first = 2
+        found.append(step.number)
+    assert found[:4] == [0, 1, 2, 3]
+    assert found.count(3) == 2 and found[-1] == 3
 
 
 @pytest.mark.parametrize(("follows", "expected"), [(False, [[1]]), (True, [])])
