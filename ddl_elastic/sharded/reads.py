@@ -22,6 +22,7 @@ from ddl_elastic.frameworks.protocol import Array
 
 _REQUEST, _REPLY = 4, 5  # tags
 _STOP = -1  # in place of an array's number, in a request that a rank sends to itself
+_NEVER = 30 * 24 * 3600.0  # seconds; waiting for a request must not kill the comm
 
 
 class Span(NamedTuple):
@@ -127,7 +128,7 @@ class Reads:
         request = np.empty(3, np.int64)
         with suppress(DdlError):
             while True:
-                rank = comm.recv(request, tag=_REQUEST)
+                rank = comm.recv(request, tag=_REQUEST, timeout=_NEVER)
                 if request[0] == _STOP:
                     return
                 self._reply(comm, rank, Span(*request.tolist()))

@@ -177,7 +177,7 @@ class Shards:
         if self._comm is not comm:
             self._settle(comm, members)
         blocks = self._framework.blocks
-        if blocks and (trains or self.is_stale):
+        if blocks and comm.size > self.copies + 1 and (trains or self.is_stale):
             self.reads.serve(comm)
         if self._gathers_all:
             if not self._is_whole:

@@ -6,10 +6,11 @@
 
 import gc
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -465,13 +466,27 @@ def test_spans_are_merged_and_subtracted() -> None:
 # ---- reads ----
 
 
+Connect = Callable[..., list[ddl_core.Comm]]
+
+
 @pytest.fixture
-def pair() -> Iterator[list[ddl_core.Comm]]:
+def connect() -> Iterator[Connect]:
+    """Connects ranks in this process."""
+    with ExitStack() as stack, ThreadPoolExecutor() as pool:
+
+        def make(ranks: int, **config: Any) -> list[ddl_core.Comm]:
+            given = ddl_core.Config(**config)
+            ends = [stack.enter_context(ddl_core.Endpoint(secret="")) for _ in range(ranks)]
+            addresses = [each.address for each in ends]
+            return [*pool.map(lambda n: ends[n].connect(addresses, n, given), range(ranks))]
+
+        yield make
+
+
+@pytest.fixture
+def pair(connect: Connect) -> list[ddl_core.Comm]:
     """Two ranks in this process."""
-    with ddl_core.Endpoint(secret="") as first, ddl_core.Endpoint(secret="") as second:
-        ends, addresses = [first, second], [first.address, second.address]
-        with ThreadPoolExecutor() as pool:
-            yield [*pool.map(lambda rank: ends[rank].connect(addresses, rank), range(2))]
+    return connect(2)
 
 
 def test_rank_reads_spans_of_another_rank(pair: list[ddl_core.Comm]) -> None:
@@ -482,6 +497,25 @@ def test_rank_reads_spans_of_another_rank(pair: list[ddl_core.Comm]) -> None:
     answering.stop()
     assert own.tolist() == [0, 0, 2, 3, 0, 0, 0, 7, 8, 9]
     assert not answering.is_serving and pair[0].error is pair[1].error is None
+
+
+def test_rank_answers_after_a_pause_beyond_the_comms_limit(connect: Connect) -> None:
+    pair, own = connect(2, operation_timeout=0.2), np.zeros(3)
+    answering = Reads(lambda: [np.arange(3.0)])
+    answering.serve(pair[1])
+    time.sleep(0.5)
+    Reads(lambda: [own]).read(pair[0], [(1, Span(0, 0, 3))])
+    answering.stop()
+    assert own.tolist() == [0, 1, 2]
+
+
+def test_rank_that_all_others_can_do_without_does_not_answer(connect: Connect) -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    adapter = BlockAdapter(model, optimizer, blocks=[*model.layers])
+    adapter.result()
+    adapter.shards.prepare(*connect(1), [0], trains=True)
+    assert not adapter.shards.reads.is_serving
 
 
 def test_rank_that_does_not_answer_is_expelled(pair: list[ddl_core.Comm]) -> None:
