@@ -3,7 +3,8 @@
 
 The ranks compute different numbers of shares, so they cannot gather the parameters of a block in
 collective operations. Instead, a thread on each rank answers the requests of the other ranks. The
-values of ranges do not change during a step: no rank updates them before all have voted.
+values of ranges do not change during a step: no rank updates them before all have voted. So the
+thread runs from the beginning of a step to the vote.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Reads:
             self.serve(comm)
 
     def stop(self) -> None:
-        """Stop answering, before this rank closes the comm. No other rank has open requests."""
+        """Stop answering, if it has begun. No other rank has open requests."""
         comm, self._comm = self._comm, None
         if comm and self._thread:
             with suppress(DdlError):  # the comm is dead, so the thread has ended

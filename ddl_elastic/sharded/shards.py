@@ -124,6 +124,7 @@ class Shards:
         state are possible."""
         self._holdings, self._comm, self.is_stale = {}, None, False
         self._losses, self._is_lost = self._losses + 1, True
+        self.reads.stop()
         self._framework.abandon()
 
     def abandon(self) -> None:
@@ -174,16 +175,20 @@ class Shards:
                 self._settle(comm, members)
                 self._comm, self._handed = None, comm
             return
-        if self._comm is not comm:
-            self._settle(comm, members)
-        blocks = self._framework.blocks
+        blocks, is_settled = self._framework.blocks, self._comm is comm
         if blocks and comm.size > self.copies + 1 and (trains or self.is_stale):
+            begins = not self.reads.is_serving
+            # Serve first: if a rank dies in the barrier, other ranks may read although this one has
+            # not seen the barrier's end.
             self.reads.serve(comm)
+            if begins and is_settled:
+                comm.barrier()  # the ranks have updated their ranges
+        if not is_settled:
+            self._settle(comm, members)
         if self._gathers_all:
             if not self._is_whole:
                 self._gather(comm)
         elif self.is_stale:
-            comm.barrier()  # the ranks have updated their ranges
             self.read(blocks.rest if blocks else ())
             self.is_stale = False
         if blocks and trains:

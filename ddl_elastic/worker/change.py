@@ -85,8 +85,6 @@ def follow_plan(job: SwitchingLoop) -> None:
         job.hand_over(staying)
         if not membership.is_agreed:  # the plan is cancelled: another one follows
             return
-    if group.shards:
-        group.shards.reads.stop()
     plan = membership.switch(group.comm)
     assert plan.comm
     group.watch.watchdog.observe(plan.comm)

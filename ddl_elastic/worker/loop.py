@@ -617,8 +617,6 @@ class Loop:
         died, its program has failed after a step. Rank 0 then does not count as a writer that has
         finished."""
         self._finish()
-        if self.group.shards:
-            self.group.shards.reads.stop()
         if self._writers:
             self._writers.save_last(self._next)
         else:
@@ -721,6 +719,8 @@ class Loop:
         this rank has only observed it."""
         self._number += 1
         self._next += trained
+        if self.group.shards:
+            self.group.shards.reads.stop()  # after a vote, no rank has open requests
         if step and not step.behind:
             self.share_out(self._number)
 

@@ -112,6 +112,10 @@ def test_evaluation_uses_the_whole_model(members: Any) -> None:
     assert len(tables) == 4 and all(table == tables[0] for table in tables)
 
 
+def test_change_after_an_operation_is_read_by_all_ranks(members: Any) -> None:
+    members.check(members=3, clamp=3, **BLOCKS)
+
+
 @pytest.mark.slow
 def test_operation_before_the_update_keeps_the_bits(members: Any) -> None:
     members.check(members=3, early=[2], **BLOCKS)

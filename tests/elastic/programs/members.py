@@ -273,6 +273,7 @@ def train_steps(
                 deaths.at("adopt", step.number)
         log("commit", step.number, job.loss, time.monotonic())
         log("norm", job.norm)
+        assert not (job.group.shards and job.group.shards.reads.is_serving)
         deaths.at("apply", step.number)
         if step.number in case.get("early", []):
             job.hash()
@@ -281,6 +282,18 @@ def train_steps(
             log("recovery", vars(step.recovery))
         if step.number in case.get("evaluate", []):
             log("table", step.number, evaluate(job, step.number, deaths, log))
+        if step.number == case.get("clamp"):
+            clamp(job)
+
+
+def clamp(job: elastic.Job) -> None:
+    """Clamp the parameters after an operation, later on the first rank than on the others."""
+    job.hash()
+    if job.is_writer:
+        time.sleep(0.3)
+    with torch.no_grad():
+        for each in job.framework.model.parameters():
+            each.clamp_(-0.01, 0.01)
 
 
 def train_rounds(
