@@ -120,9 +120,11 @@ class Shards:
         self.is_stale = False
 
     def forget(self) -> None:
-        """Drop the state after StateLost. Until `reset`, only operations that do not need the
-        state are possible."""
-        self._holdings, self._comm, self.is_stale = {}, None, False
+        """Drop the state after StateLost. Until `reset`, operations gather nothing, and the
+        parameters count as up to date, so that the program continues to the end of its step."""
+        self._holdings, self._comm, self.is_stale, self._needs_all = {}, None, False, False
+        if self._framework.blocks:
+            self._framework.blocks.gathered()
         self._losses, self._is_lost = self._losses + 1, True
         self.reads.stop()
         self._framework.abandon()
@@ -185,6 +187,8 @@ class Shards:
                 comm.barrier()  # the ranks have updated their ranges
         if not is_settled:
             self._settle(comm, members)
+        if self._is_lost:
+            return
         if self._gathers_all:
             if not self._is_whole:
                 self._gather(comm)
@@ -559,9 +563,9 @@ class Shards:
 
     def whole(self) -> tuple[Table, Callable[[str, str], Array]]:
         """Return the table of all tensors, and a function that returns a sharded slot by tensor and
-        name. The table is empty in a joining rank whose program is behind. Raises RuntimeError if
-        this rank does not have the slots."""
-        if self.is_behind():
+        name. The table is empty after a loss, and in a joining rank whose program is behind. Raises
+        RuntimeError if this rank does not have the slots."""
+        if self._is_lost or self.is_behind():
             return {}, lambda *key: np.empty(0)
         holding, slots, table = self._newest, self._slots, self._table
         if holding.members is None:

@@ -126,7 +126,9 @@ def test_death_of_both_holders_returns_to_the_newest_checkpoint(members: Any) ->
     saved = {"every": 1, "batch": 32, "logical": 8, "ends": []}
     _, (alone,) = members.run(members=1, saved="whole", **CASE, **saved)
     kills = [kill(1, 3, "answer"), kill(2, 3, "answer")]
-    codes, logs = members.run(members=4, saved="ranges", kills=kills, **BLOCKS, **saved)
+    operations = {"early": [3], "evaluate": [3]}  # in the lost step, and again
+    case = {**BLOCKS, **saved, **operations}
+    codes, logs = members.run(members=4, saved="ranges", kills=kills, **case)
     assert codes == [0, -9, -9, 0]
     assert logs[0][-1][1] == logs[3][-1][1] == alone[-1][1]
 
@@ -520,6 +522,18 @@ def test_rank_that_all_others_can_do_without_does_not_answer(connect: Connect) -
     adapter.result()
     adapter.shards.prepare(*connect(1), [0], trains=True)
     assert not adapter.shards.reads.is_serving
+
+
+def test_lost_state_is_read_by_no_operation(monkeypatch: Any) -> None:
+    model = Model()
+    reader = Reader(model, model.layers, monkeypatch)
+    shards = reader.adapter.shards
+    shards._needs_all = True
+    shards.forget()
+    assert not shards._needs_all
+    assert reader.adapter.state()
+    assert model(torch.ones(1, 70)).isnan().all()
+    assert not reader.read
 
 
 def test_rank_that_does_not_answer_is_expelled(pair: list[ddl_core.Comm]) -> None:

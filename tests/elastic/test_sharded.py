@@ -228,6 +228,8 @@ def test_death_of_both_holders_returns_to_the_newest_checkpoint(
         "every": 1,
         "saved": f"lost {phase} {who}",
         "kills": [kill(m, 11, phase) for m in who],
+        "early": [11],
+        "evaluate": [11],
     }
     codes, logs = members.run(members=4, shard=True, ends=[], bucket_bytes=1000, **case)
     assert [code for m, code in enumerate(codes) if m not in who] == [0, 0]
