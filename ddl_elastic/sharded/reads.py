@@ -10,6 +10,7 @@ thread runs from the beginning of a step to the vote.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -24,6 +25,7 @@ from ddl_elastic.frameworks.protocol import Array
 _REQUEST, _REPLY = 4, 5  # tags
 _STOP = -1  # in place of an array's number, in a request that a rank sends to itself
 _NEVER = 30 * 24 * 3600.0  # seconds; waiting for a request must not kill the comm
+_SLICES = 20  # polls within the limit of a read
 
 
 class Span(NamedTuple):
@@ -155,9 +157,14 @@ class Reads:
 
     def _wait(self, comm: Comm, rank: int, work: Work[Any]) -> None:
         """Wait for a reply. The watchdog does not observe messages, so expel the rank here if it
-        does not answer."""
-        with suppress(TimedOut):
-            work.wait(self.limit() or None)
-            return
+        does not answer. The time for which this process is stopped does not count."""
+        limit = self.limit()
+        part, waited = limit / _SLICES, 0.0
+        while not limit or waited < limit:
+            began = time.monotonic()
+            with suppress(TimedOut):
+                work.wait(part or None)
+                return
+            waited += min(time.monotonic() - began, 2 * part)
         comm.expel(rank, "it hangs: it does not answer requests for its ranges")
         work.wait()

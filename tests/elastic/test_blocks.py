@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import ddl_core  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
-from ddl_core.errors import PeerLost  # noqa: E402
+from ddl_core.errors import PeerLost, TimedOut  # noqa: E402
 from ddl_elastic.sharded.reads import Reads, Span, find_sources, merge, subtract  # noqa: E402
 from ddl_torch.elastic.block_adapter import BlockAdapter  # noqa: E402
 from ddl_torch.elastic.pages import Pages  # noqa: E402
@@ -541,6 +541,23 @@ def test_rank_that_does_not_answer_is_expelled(pair: list[ddl_core.Comm]) -> Non
     reads.limit = lambda: 0.2
     with pytest.raises(PeerLost, match="it hangs: it does not answer requests for its ranges"):
         reads.read(pair[0], [(1, Span(0, 0, 5))])
+
+
+def test_time_for_which_the_reader_is_stopped_does_not_count(monkeypatch: Any) -> None:
+    class Late:
+        waits = 0
+
+        def wait(self, limit: float) -> None:
+            self.waits += 1
+            if self.waits < 4:
+                clock.append(clock[-1] + (100 if self.waits == 1 else limit))
+                raise TimedOut("pending")
+
+    clock, reads = [0.0], Reads(list)
+    reads.limit = lambda: 5.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock[-1])
+    reads._wait(None, 1, Late())  # type: ignore[arg-type]
+    assert clock[-1] > 100
 
 
 def test_reads_use_the_second_holder_after_a_death() -> None:
