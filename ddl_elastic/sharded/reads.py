@@ -137,7 +137,8 @@ class Reads:
                 self._reply(comm, rank, Span(*request.tolist()))
 
     def _reply(self, comm: Comm, rank: int, span: Span) -> None:
-        comm.send(self._values()[span.array][span.begin : span.end], rank, tag=_REPLY)
+        """Send a reply. Do not wait for a reader that hangs, because others wait for replies."""
+        comm.send_async(self._values()[span.array][span.begin : span.end], rank, tag=_REPLY)
 
     def read(self, comm: Comm, parts: Sequence[tuple[int, Span]]) -> None:
         """Read these spans, each from a rank that holds it, into this rank's arrays. Raises the

@@ -560,6 +560,19 @@ def test_time_for_which_the_reader_is_stopped_does_not_count(monkeypatch: Any) -
     assert clock[-1] > 100
 
 
+def test_reader_that_hangs_does_not_delay_the_others(connect: Connect) -> None:
+    comms, own, other = connect(3), np.zeros(5), np.ones(8_000_000)
+    answering = Reads(lambda: [other])
+    answering.serve(comms[1])
+    comms[2].send(np.array([0, 0, other.size]), 1, tag=4)  # and does not receive the reply
+    reads = Reads(lambda: [own])
+    reads.limit = lambda: 2.0
+    reads.read(comms[0], [(1, Span(0, 0, 5))])
+    assert own.all()
+    comms[2].recv(np.empty_like(other), 1, tag=5)
+    answering.stop()
+
+
 def test_reads_use_the_second_holder_after_a_death() -> None:
     spans, bounds, holders = [Span(0, 10, 70)], [[0, 20, 40, 60, 80]], [3, 5, 6, 9]
     found = find_sources(spans, bounds, holders, [3, 5, 6, 9], 9)
