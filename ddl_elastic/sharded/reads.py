@@ -97,6 +97,7 @@ class Reads:
         self._values = values
         self._comm: Comm | None = None  # None if no thread answers requests
         self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None  # an error of the thread's own
         # Returns the seconds after which a rank that does not answer is expelled; 0 means never.
         self.limit: Callable[[], float] = float
 
@@ -106,7 +107,10 @@ class Reads:
         return self._comm is not None
 
     def serve(self, comm: Comm) -> None:
-        """Answer the requests in this comm. If there was another comm, it has died."""
+        """Answer the requests in this comm. If there was another comm, it has died. Raises the
+        error of an earlier thread that has failed."""
+        if self._failure:
+            raise self._failure
         if comm is not self._comm:
             self._comm = comm
             self._thread = threading.Thread(
@@ -129,12 +133,17 @@ class Reads:
 
     def _answer(self, comm: Comm) -> None:
         request = np.empty(3, np.int64)
-        with suppress(DdlError):
+        try:
             while True:
                 rank = comm.recv(request, tag=_REQUEST, timeout=_NEVER)
                 if request[0] == _STOP:
                     return
                 self._reply(comm, rank, Span(*request.tolist()))
+        except DdlError:
+            pass  # the comm is dead
+        except BaseException as error:  # the readers must not wait for this rank
+            self._failure = error
+            comm.abort(f"cannot answer a request for parameters: {error!r}")
 
     def _reply(self, comm: Comm, rank: int, span: Span) -> None:
         """Send a reply. Do not wait for a reader that hangs, because others wait for replies."""

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import ddl_core  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
-from ddl_core.errors import PeerLost, TimedOut  # noqa: E402
+from ddl_core.errors import Aborted, PeerLost, TimedOut  # noqa: E402
 from ddl_elastic.sharded.reads import Reads, Span, find_sources, merge, subtract  # noqa: E402
 from ddl_torch.elastic.block_adapter import BlockAdapter  # noqa: E402
 from ddl_torch.elastic.pages import Pages  # noqa: E402
@@ -571,6 +571,19 @@ def test_reader_that_hangs_does_not_delay_the_others(connect: Connect) -> None:
     assert own.all()
     comms[2].recv(np.empty_like(other), 1, tag=5)
     answering.stop()
+
+
+def test_thread_that_fails_ends_the_comm_and_its_rank(pair: list[ddl_core.Comm]) -> None:
+    def fail() -> Any:
+        raise ValueError("broken")
+
+    answering = Reads(fail)
+    answering.serve(pair[1])
+    with pytest.raises(Aborted, match="cannot answer a request for parameters: ValueError"):
+        Reads(lambda: [np.zeros(5)]).read(pair[0], [(1, Span(0, 0, 5))])
+    answering.stop()
+    with pytest.raises(ValueError, match="broken"):
+        answering.serve(pair[1])
 
 
 def test_reads_use_the_second_holder_after_a_death() -> None:
