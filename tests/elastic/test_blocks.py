@@ -561,7 +561,7 @@ def test_time_for_which_the_reader_is_stopped_does_not_count(monkeypatch: Any) -
 
 
 def test_reader_that_hangs_does_not_delay_the_others(connect: Connect) -> None:
-    comms, own, other = connect(3), np.zeros(5), np.ones(8_000_000)
+    comms, own, other = connect(3, links=["tcp"]), np.zeros(5), np.ones(8_000_000)
     answering = Reads(lambda: [other])
     answering.serve(comms[1])
     comms[2].send(np.array([0, 0, other.size]), 1, tag=4)  # and does not receive the reply
