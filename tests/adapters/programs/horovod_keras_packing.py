@@ -9,55 +9,34 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from checks import refused
+from keras_packing_task import STEPS, KerasTask, compiled, flat, make_model
 
 import ddl_horovod.tensorflow as tf_hvd
 import ddl_horovod.tensorflow.keras as hvd
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
-STEPS = 40
-own = slice(rank * 32, rank * 32 + 32)
-
-
-def make_model(seed: int) -> keras.Model:
-    keras.utils.set_random_seed(seed)
-    dense = keras.layers.Dense
-    return keras.Sequential([keras.Input([64]), dense(128, "tanh"), dense(64)])
-
-
-inputs = np.random.default_rng(5).normal(size=(size * 32, 64)).astype(np.float32)
-wanted = make_model(5)(inputs).numpy()
-
-
-def loss(model: keras.Model) -> float:
-    return float(np.mean((model(inputs).numpy() - wanted) ** 2))
+task = KerasTask(rank, size)
 
 
 def make(compression: Any, **options: Any) -> keras.Model:
-    model = make_model(9)
-    optimizer = keras.optimizers.Adam(0.003)
-    model.compile(hvd.DistributedOptimizer(optimizer, compression=compression, **options), "mse")
-    return model
-
-
-def flat(values: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(each) for each in values])
+    return compiled(hvd.DistributedOptimizer, compression=compression, **options)
 
 
 def train(model: keras.Model, steps: int, *callbacks: Any) -> keras.Model:
-    options = {"batch_size": 32, "shuffle": False, "verbose": 0, "callbacks": list(callbacks)}
-    model.fit(inputs[own], wanted[own], epochs=steps, **options)
+    task.fit(model, steps, *callbacks)
     weights = tf_hvd.allgather(flat(model.get_weights())[None]).numpy()
     assert (weights == weights[0]).all(), "ranks differ"
     return model
 
 
-before = loss(make_model(9))
-exact = loss(train(make(hvd.Compression.none), STEPS))
+before = task.loss(make_model(9))
+exact = task.loss(train(make(hvd.Compression.none), STEPS))
 for compression in (hvd.Compression.int8, hvd.Compression.int4):
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     model = train(make(compression), STEPS, broadcast)
-    lost = (loss(model) - exact) / (before - exact)
+    lost = (task.loss(model) - exact) / (before - exact)
     print(f"{rank} {compression.wire}: {lost:.3%} of what f32 learns is lost", file=sys.stderr)
     assert abs(lost) < (0.001 if compression.wire == "int8" else 0.01)
     residuals = flat(model.optimizer.variables[-4:])
@@ -72,7 +51,7 @@ for compression in (hvd.Compression.int8, hvd.Compression.int4):
     assert (flat(train(another, 5).get_weights()) == longer).all()
 
 accumulating = train(make(hvd.Compression.int8, backward_passes_per_step=2), STEPS)
-assert loss(accumulating) < before / 2
+assert task.loss(accumulating) < before / 2
 
 # A rank that has joined takes part with zeros; a local variable keeps its gradient.
 optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=hvd.Compression.int4)
@@ -84,22 +63,12 @@ if rank > 0:
     assert (variables[1].numpy() == 0).all(), variables[1].numpy()
 tf_hvd.join()
 
-
-def check_refusal(text: str, function: Any) -> None:
-    try:
-        function()
-    except ValueError as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError("not refused")
-
-
 packed = {"compression": hvd.Compression.int8}
 optimizers = keras.optimizers
 multi = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD()))
 tape, old = tf.GradientTape(), tf.compat.v1.train.GradientDescentOptimizer(1.0)
 for text, function in {
-    "only for the gradients": lambda: tf_hvd.allreduce(inputs, **packed),
+    "only for the gradients": lambda: tf_hvd.allreduce(task.inputs, **packed),
     "needs a Keras optimizer": lambda: tf_hvd.DistributedGradientTape(tape, **packed),
     "use the DistributedOptimizer": lambda: tf_hvd.DistributedOptimizer(old, **packed),
     "supports neither Adasum nor": lambda: hvd.DistributedOptimizer(
@@ -107,6 +76,6 @@ for text, function in {
     ),
     "does not support MultiOptimizer": lambda: hvd.DistributedOptimizer(multi, **packed),
 }.items():
-    check_refusal(text, function)
+    refused(ValueError, text, function)
 print("done")
 hvd.shutdown()

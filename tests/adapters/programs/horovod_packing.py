@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import torch
+from checks import refused
 from packing_task import STEPS, Task, flat, make
 from torch import nn
 
@@ -62,24 +63,11 @@ if rank > 0:
     optimizer.step()
 hvd.join()
 
-
-def check_refusal(text: str, function: Any) -> None:
-    try:
-        function()
-    except ValueError as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError("not refused")
-
-
-check_refusal(
-    "only for the gradients", lambda: hvd.allreduce(task.inputs, compression=hvd.Compression.int8)
-)
-check_refusal(
-    "supports neither Adasum",
-    lambda: hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1), compression=hvd.Compression.int4, op=hvd.Adasum
-    ),
+packed = {"compression": hvd.Compression.int8}
+refused(ValueError, "only for the gradients", hvd.allreduce, task.inputs, **packed)
+sgd = torch.optim.SGD(model.parameters(), lr=1)
+refused(
+    ValueError, "supports neither Adasum", hvd.DistributedOptimizer, sgd, op=hvd.Adasum, **packed
 )
 print("done")
 hvd.shutdown()

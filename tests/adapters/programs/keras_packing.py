@@ -9,39 +9,19 @@ from typing import Any
 
 import keras
 import numpy as np
+from checks import refused
+from keras_packing_task import STEPS, KerasTask, compiled, flat, make_model
 
 import ddl_keras as ddl
 from ddl_core.errors import InvalidArgument
 
 ddl.init()
 rank, size = ddl.rank(), ddl.size()
-STEPS = 40
-own = slice(rank * 32, rank * 32 + 32)
-layers = keras.layers
-
-
-def make_model(seed: int) -> keras.Model:
-    keras.utils.set_random_seed(seed)
-    return keras.Sequential([keras.Input([64]), layers.Dense(128, "tanh"), layers.Dense(64)])
-
-
-inputs = np.random.default_rng(5).normal(size=(size * 32, 64)).astype(np.float32)
-wanted = keras.ops.convert_to_numpy(make_model(5)(inputs))
-
-
-def loss(model: keras.Model) -> float:
-    return float(np.mean((keras.ops.convert_to_numpy(model(inputs)) - wanted) ** 2))
+task = KerasTask(rank, size)
 
 
 def make(compression: Any, **options: Any) -> keras.Model:
-    model = make_model(9)
-    optimizer = keras.optimizers.Adam(0.003)
-    model.compile(ddl.DistributedOptimizer(optimizer, compression=compression, **options), "mse")
-    return model
-
-
-def flat(values: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(keras.ops.convert_to_numpy(each)) for each in values])
+    return compiled(ddl.DistributedOptimizer, compression=compression, **options)
 
 
 def every(array: np.ndarray) -> np.ndarray:
@@ -50,7 +30,7 @@ def every(array: np.ndarray) -> np.ndarray:
 
 
 def train(model: keras.Model, steps: int) -> keras.Model:
-    model.fit(inputs[own], wanted[own], batch_size=32, epochs=steps, shuffle=False, verbose=0)
+    task.fit(model, steps)
     weights = every(flat(model.weights))
     assert (weights == weights[0]).all(), "ranks differ"
     return model
@@ -60,11 +40,11 @@ def residuals(model: keras.Model) -> np.ndarray:
     return flat(model.optimizer.variables[-4:])
 
 
-before = loss(make_model(9))
-exact = loss(train(make(None), STEPS))
+before = task.loss(make_model(9))
+exact = task.loss(train(make(None), STEPS))
 for compression in ("int8", "int4"):
     model = train(make(compression), STEPS)
-    lost = (loss(model) - exact) / (before - exact)
+    lost = (task.loss(model) - exact) / (before - exact)
     print(f"{rank} {compression}: {lost:.3%} of what f32 learns is lost", file=sys.stderr)
     assert abs(lost) < (0.001 if compression == "int8" else 0.01)
     assert len(model.optimizer.variables) == 2 + 2 * 4 + 4
@@ -109,7 +89,7 @@ for compression in ("int8", "int4"):
 
 # Batches that are accumulated, and gradients that are missing or not of float32.
 accumulating = make("int8", backward_passes_per_step=2)
-assert loss(train(accumulating, STEPS)) < before / 2
+assert task.loss(train(accumulating, STEPS)) < before / 2
 assert abs(residuals(accumulating)).max() > 0
 variables = [keras.Variable(np.ones(5000, np.float32), dtype=d) for d in 3 * ["float32"]]
 variables.append(keras.Variable(np.ones(10, np.float32), dtype="bfloat16"))
@@ -121,20 +101,14 @@ for variable, change in zip(variables, (total, 0, total, total), strict=True):
     value = keras.ops.convert_to_numpy(keras.ops.cast(variable, "float32"))
     assert (value == 1 - change).all(), (value, change)
 
-
-def check_refusal(text: str, optimizer: Any, compression: Any = "int8") -> None:
-    try:
-        ddl.DistributedOptimizer(optimizer, compression=compression)
-    except InvalidArgument as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError("not refused")
-
-
 optimizers = keras.optimizers
-check_refusal("f16, bf16, int8 or int4", "adam", "int2")
-check_refusal("neither loss scaling nor", optimizers.LossScaleOptimizer(optimizers.SGD()))
+scaling = optimizers.LossScaleOptimizer(optimizers.SGD())
 multi = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD()))
-check_refusal("a MultiOptimizer; use bf16", multi)
+for text, wrong, compression in (
+    ("f16, bf16, int8 or int4", "adam", "int2"),
+    ("neither loss scaling nor", scaling, "int8"),
+    ("a MultiOptimizer; use bf16", multi, "int8"),
+):
+    refused(InvalidArgument, text, ddl.DistributedOptimizer, wrong, compression=compression)
 print("done")
 ddl.shutdown()
