@@ -164,7 +164,7 @@ def test_ranks_share_a_session_but_no_terminal(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             cwd=tmp_path,
         )
-        shown = process.communicate()[0].decode()
+        shown = process.communicate(timeout=60)[0].decode()
         assert process.returncode == 0
     assert shown.splitlines() == [f"{process.pid} True False"] * 2
 
