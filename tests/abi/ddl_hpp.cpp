@@ -168,6 +168,10 @@ static void ordered(ddl::Comm &comm)
     CHECK(sum[0] == 5 / 3.0f && sum[1] == 8 / 3.0f);
     ddl::add(sum.data(), left.data(), right.data(), 2);
     CHECK(sum[0] == 4 && sum[1] == 6);
+    std::vector<unsigned char> packed = ddl::pack(sum.data(), 2, DDL_WIRE_INT4);
+    CHECK(packed.size() == 3);
+    ddl::unpack(left.data(), packed.data(), 2, DDL_WIRE_INT4);
+    CHECK(left == sum);
 }
 
 static void groups(ddl::Comm &comm)

@@ -628,6 +628,19 @@ DDL_API void ddl_order_destroy(ddl_order *order);
 DDL_API ddl_status ddl_add(void *dst, const void *left, const void *right, int64_t count,
                            ddl_dtype dtype);
 
+/* Return the bytes of `count` elements in a wire format; 0 for an invalid count or format. Blocks
+ * begin at every 128th element: a multiple of 128 elements can be packed and unpacked by itself.
+ * Thread-safe. Does not block. */
+DDL_API size_t ddl_packed_size(int64_t count, ddl_wire wire);
+
+/* Pack `count` elements into ddl_packed_size bytes, and unpack them. The formats, their errors and
+ * the treatment of NaN and infinity are those of operations. The bits do not depend on the
+ * processor or on the floating-point mode of the calling thread, and packing what was unpacked
+ * gives the same bytes. values and packed must not overlap. packed needs no alignment. Needs no
+ * comm. Thread-safe. Does not block. */
+DDL_API ddl_status ddl_pack(void *packed, const float *values, int64_t count, ddl_wire wire);
+DDL_API ddl_status ddl_unpack(float *values, const void *packed, int64_t count, ddl_wire wire);
+
 /* ------------------------------------------------------------------------------------ messages */
 
 /* A message goes from one rank to another, or to itself. A receive takes the oldest message with

@@ -274,6 +274,19 @@ template <class T> void add(T *sum, const T *left, const T *right, std::int64_t 
     detail::check(ddl_add(sum, left, right, count, dtype_of<T>::value));
 }
 
+/* Return the elements in a wire format, and convert them back. */
+inline std::vector<unsigned char> pack(const float *values, std::int64_t count, ddl_wire wire)
+{
+    std::vector<unsigned char> packed(ddl_packed_size(count, wire));
+    detail::check(ddl_pack(packed.data(), values, count, wire));
+    return packed;
+}
+
+inline void unpack(float *values, const unsigned char *packed, std::int64_t count, ddl_wire wire)
+{
+    detail::check(ddl_unpack(values, packed, count, wire));
+}
+
 class Comm;
 
 /* Operations that are submitted as one. Pass options() to their blocking forms to add them:

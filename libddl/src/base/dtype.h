@@ -36,6 +36,12 @@ const char *ddl__op_name(unsigned op);
 /* Return a name such as "int8"; "f32" for 0, "?" for an unknown wire format. */
 const char *ddl__wire_name(unsigned wire);
 
+/* Return the bits of a packed element; 0 if the format packs nothing, or is unknown. */
+static inline unsigned ddl__wire_bits(unsigned wire)
+{
+    return wire == DDL_WIRE_BF16 ? 16 : wire == DDL_WIRE_INT8 ? 8 : wire == DDL_WIRE_INT4 ? 4 : 0;
+}
+
 /* Return true if the op is defined for the type; false if not, or if either is unknown. */
 bool ddl__reduces(unsigned dtype, unsigned op);
 

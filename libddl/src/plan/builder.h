@@ -175,10 +175,4 @@ bool ddl__hierarchical_follows(const ddl__request *request, bool halves);
 void ddl__hierarchical_cost(ddl__cost *cost, bool halves);
 int64_t ddl__hierarchical_build(ddl__builder *builder, bool halves);
 
-/* Return the bits of a packed element; 0: nothing is packed. */
-static inline unsigned ddl__wire_bits(ddl_wire wire)
-{
-    return wire == DDL_WIRE_BF16 ? 16 : wire == DDL_WIRE_INT8 ? 8 : wire == DDL_WIRE_INT4 ? 4 : 0;
-}
-
 #endif

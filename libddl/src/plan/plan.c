@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/dtype.h"
 #include "plan/builder.h"
 
 /* Return the length of the longest step. The plans of all ranks have a step over the longest share,

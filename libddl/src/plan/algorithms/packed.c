@@ -12,6 +12,7 @@
  *
  * Steps, messages and bytes: as a reduce-scatter and an all-gather over hosts; a span between hosts
  * has 0.5 (bf16), 0.252 (int8) or 0.127 (int4) of the bytes. */
+#include "base/dtype.h"
 #include "plan/builder.h"
 
 /* Minimum numbers of elements of a packed buffer: in total, and for each host. A shorter buffer,
