@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ddl_core.base._lib import version
     from ddl_core.base.config import Config
     from ddl_core.calls.order import Order, add
+    from ddl_core.calls.packing import pack, packed_size, unpack
     from ddl_core.comm import Comm
     from ddl_core.diagnosis.dump import dump_on_signal
     from ddl_core.endpoint import Endpoint
@@ -55,6 +56,9 @@ _LATER = {
     "finalize": "joining.world_comm",
     "init": "joining.world_comm",
     "is_initialized": "joining.world_comm",
+    "pack": "calls.packing",
+    "packed_size": "calls.packing",
+    "unpack": "calls.packing",
     "version": "base._lib",
     "world": "joining.world_comm",
 }
@@ -84,6 +88,9 @@ __all__ = [
     "init",
     "is_initialized",
     "library_path",
+    "pack",
+    "packed_size",
+    "unpack",
     "version",
     "world",
 ]
