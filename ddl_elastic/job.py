@@ -70,8 +70,8 @@ class Job:
     threads    the number of threads of the framework in each worker
     local_steps  train in rounds of this many local steps of each logical worker, see
                ddl_torch.elastic.Job.rounds; `steps`, `every` and `schedule` then count rounds
-    outer, moments  for rounds, see ddl_torch.elastic.Job.rounds; `outer` is a function of the
-               model's parameters
+    outer, moments, wire  for rounds, see ddl_torch.elastic.Job.rounds; `outer` is a function of
+               the model's parameters
     buffers    how shares update the model's buffers, such as batch norm's statistics: "average"
                averages the changes by all shares, "first" keeps the changes by logical worker 0's
                share
@@ -116,6 +116,7 @@ class Job:
         local_steps: int | None = None,
         outer: Callable[..., Any] | None = None,
         moments: str = "averaged",
+        wire: str | None = None,
         seed: int = 0,
         threads: int = 1,
         buffers: str = "average",
@@ -136,8 +137,9 @@ class Job:
         self._reading: dict[str, Any] = {"data": data, "loader_workers": loader_workers}
         self._reading |= {"collate": collate, "steps": self._steps}
         self._local_steps, self._outer, self._moments = local_steps, outer, moments
+        self._wire = wire
         if local_steps is not None:
-            self._reading["local_steps"] = local_steps
+            self._reading |= {"local_steps": local_steps, "wire": wire}
         places = environment.cores() // threads
         least, most = parse_workers(workers)
         target = choose_workers(workers, logical, places)
@@ -263,7 +265,7 @@ class Job:
         if self._local_steps is not None:
             if not isinstance(framework, LocalFramework):
                 raise TypeError("local_steps is supported with PyTorch and JAX only")
-            framework.set_outer(self._make_outer(framework), self._moments)
+            framework.set_outer(self._make_outer(framework), self._moments, self._wire)
         if self._clip_norm is not None and not hasattr(framework, "clipping"):
             raise TypeError("clip_norm is supported with PyTorch only")
         return framework

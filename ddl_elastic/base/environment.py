@@ -223,7 +223,8 @@ def refuse_wire() -> None:
         raise ValueError(
             f"DDL_WIRE is {wire}, but an elastic job adds gradients without rounding them for the"
             " wire, so that its bits do not depend on the number of workers. Unset DDL_WIRE; on a"
-            " slow network, use job.rounds, which adds only once in many steps"
+            " slow network, use job.rounds, which adds only once in many steps and has a `wire` of"
+            " its own"
         )
 
 

@@ -148,7 +148,8 @@ class Summed(Protocol):
         framework owns them, and may return the same ones for each step."""
 
     def ops(self) -> Sequence[str]:
-        """Return for each array how the shares are combined: "average" or "sum"."""
+        """Return for each array how the shares are combined: "average", "sum", or for an average
+        in a wire format its name."""
 
     def free(self, share: Share) -> None:
         """Release a share's arrays, which another share may then use."""
@@ -214,9 +215,10 @@ class Framework(Summed, Protocol):
 class LocalFramework(Framework, Protocol):
     """A framework whose shares may be runs of local steps, see ddl_elastic.worker.rounds."""
 
-    def set_outer(self, outer: Any, moments: Any) -> None:
-        """Set the outer optimizer of the next rounds, and the moments with which shares start. If
-        `outer` is None, keep the outer optimizer, or create the default one."""
+    def set_outer(self, outer: Any, moments: Any, wire: str | None) -> None:
+        """Set the outer optimizer of the next rounds, the moments with which shares start, and the
+        wire format of the averages. If `outer` is None, keep the outer optimizer, or create the
+        default one."""
 
     def set_local(self, is_local: bool) -> None:
         """Set whether the next shares are runs of local steps."""

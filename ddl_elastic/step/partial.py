@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 
 import ddl_core
@@ -32,6 +32,7 @@ class PartialSums:
     have the same lengths and dtypes. An added share's memory is used for sums until `free(share)`.
 
     add_to  see add_arrays; `into` is the share that was added first
+    skip    the numbers of the arrays that are not added
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class PartialSums:
         workers: int,
         free: Callable[[Share], None] = lambda _: None,
         add_to: Callable[[int, Share, Share, Share], None] = add_arrays,
+        skip: Container[int] = (),
     ) -> None:
-        self._workers, self._free, self._add_to = workers, free, add_to
+        self._workers, self._free, self._add_to, self._skip = workers, free, add_to, skip
         self._nodes: dict[Node, Share] = {}
         self.held: set[int] = set()  # the workers whose shares are added completely
         self._entering = -1  # the worker whose share is added in part, or -1
@@ -57,6 +59,8 @@ class PartialSums:
         for number in range(self._done, last):
             if not self._pairs:
                 share[number]  # computes the array if it is not there yet
+            if number in self._skip:
+                continue
             for into, left, right in self._pairs:
                 self._add_to(number, into, left, right)
         self._done = last

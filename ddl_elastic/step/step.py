@@ -46,11 +46,12 @@ from typing import Any
 
 import numpy as np
 
+import ddl_core
 from ddl_core import Comm, Order, Work
 from ddl_core.errors import DdlError, PeerLost
 from ddl_elastic.base.audits import AuditError
 from ddl_elastic.base.protocol import AuditFinding
-from ddl_elastic.frameworks.protocol import Ready, Share, Summed
+from ddl_elastic.frameworks.protocol import Array, Ready, Share, Summed
 from ddl_elastic.sharded.shards import Shards
 from ddl_elastic.step.audit import (
     NOTHING,
@@ -67,6 +68,7 @@ from ddl_elastic.step.audit import (
 )
 from ddl_elastic.step.digest import ShareDigest
 from ddl_elastic.step.membership import Membership, NotAdmitted, close
+from ddl_elastic.step.packed import WIRES, PackedAverage
 from ddl_elastic.step.partial import PartialSums, add_arrays
 from ddl_elastic.step.reform import LOST, Action, RankProgress, Survivors, Watch, decide
 from ddl_elastic.step.sums import Sums
@@ -214,9 +216,13 @@ class Step:
         self.first_left = False  # recovery has shown that rank 0 committed this and left
         self.follows = False  # recovery has shown that others have left for the planned comm
         self._group = group
+        # By array and worker: the shares of the arrays that are averaged in a wire format.
+        self._packed: dict[int, dict[int, Array]] = {
+            number: {} for number, op in enumerate(self._ops) if op in WIRES
+        }
         add_to = getattr(summed, "add", add_arrays)  # a framework may bring its own addition
-        self._partial = PartialSums(group.workers, summed.free, add_to)
-        self._works: list[Work[Any]] = []  # the started sums, by array
+        self._partial = PartialSums(group.workers, summed.free, add_to, skip=self._packed)
+        self._works: list[Work[Any] | PackedAverage] = []  # the started sums, by array
         self._shards = group.shards
         self._audit = group.audit if trains else None
         self.is_audit = False  # whether the share that was yielded last is for an audit
@@ -229,13 +235,15 @@ class Step:
     def add(self, worker: int, share: Share) -> None:
         """Add the share of a worker, a list of arrays of one dimension. The arrays belong to the
         step until it calls `free`."""
+        for number, packed in self._packed.items():
+            packed[worker] = ddl_core.pack(share[number], self._ops[number])
         self._partial.add(worker, share)
 
     def early(self, worker: int) -> Ready | None:
         """Return a callback that adds the first arrays of the worker's share as soon as they are
         computed, and starts their sums. Return None if this is not this rank's last share."""
         missing = self._group.owned - self._partial.held
-        if self._group.observing or missing != {worker} or self.is_audit:
+        if self._group.observing or missing != {worker} or self.is_audit or self._packed:
             return None
         if self._shards and not self._shards.is_settled(self._group.comm):
             return None
@@ -429,7 +437,7 @@ class Step:
             work.wait()
         self._works.clear()
         if self._shards and self._trains:
-            self._works = self._shards.spread()
+            self._works = [*self._shards.spread()]
             for work in self._works:
                 work.wait()
             self._works.clear()
@@ -506,6 +514,10 @@ class Step:
         for number in range(len(self._works), count):
             brought, op = self._partial.arrays(nodes, number), self._ops[number]
             recv, counts = self._result[number], None
+            if number in self._packed:
+                shares = self._packed[number]
+                self._works.append(PackedAverage(comm, self._group.owners, shares, recv, op))
+                continue
             if self._shards and self._trains and number < self._shards.arrays:
                 recv, counts = self._shards.target(number)
             work = self._group.sums.start(number, comm, order, brought, recv, op, counts)

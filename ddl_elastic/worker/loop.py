@@ -163,7 +163,8 @@ class Loop:
         self.past = EvaluationHistory()  # what a joining worker's program requests, too
         self._policy, self._beside = policy, beside
         self._constants: dict[str, int | str | None] = {"batch": batch, "logical": logical}
-        self._constants |= {"seed": seed, "local_steps": None, "clip_norm": _clip_norm(framework)}
+        self._constants |= {"seed": seed, "local_steps": None, "wire": None}
+        self._constants["clip_norm"] = _clip_norm(framework)
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
         # The number of the next operation of all ranks. Training steps and evaluations count from

@@ -44,6 +44,7 @@ class RoundsLoop(Loop):
         passes: int | None = None,
         *,
         local_steps: int,
+        wire: str | None = None,
         steps: int | None,
         loader_workers: int,
         collate: Collate | None,
@@ -54,7 +55,7 @@ class RoundsLoop(Loop):
         sampler = self._sample(data, local_steps)
         number = count_steps(sampler, passes, steps, "rounds")
         if self._call < 0:
-            self._constants["local_steps"] = local_steps
+            self._constants |= {"local_steps": local_steps, "wire": wire}
 
         def owned(step: int) -> Collection[int]:
             return LocalShares(frozenset(self._owned(step)), local_steps)

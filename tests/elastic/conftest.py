@@ -30,7 +30,7 @@ DEADLY = (*LOSING, "vote", "outer", "apply", "evaluate", "finish")
 PROGRESS = 10.0  # seconds until the survivors have committed the next step, whatever happened
 CONSTANTS = (
     *("model", "batch", "logical", "passes", "steps", "optimizer", "loop", "buffers", "weighted"),
-    *("local_steps", "moments", "clip_norm", "clamp"),
+    *("local_steps", "moments", "wire", "clip_norm", "clamp"),
 )
 
 

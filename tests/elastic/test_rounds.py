@@ -67,6 +67,14 @@ def test_options(members: Any, case: dict[str, Any]) -> None:
     members.check(members=3, kills=[kill(1, 3, "local")], **known, **case)
 
 
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=SLOW)])
+@pytest.mark.parametrize("wire", ["int4", *(pytest.param(w, marks=SLOW) for w in ("bf16", "int8"))])
+def test_a_wire_format(members: Any, wire: str, size: int) -> None:
+    """More logical workers than members, some of which die while they compute and average."""
+    kills = [kill(1, 3, "local"), kill(size - 1, 6, "reduce")][: size - 1]
+    members.check(members=size, kills=kills, moments="fresh", wire=wire, **CASE)
+
+
 # ---- one process ----
 
 
@@ -171,6 +179,8 @@ def test_what_is_refused() -> None:
         Trial(outer=torch.optim.SGD(other.parameters(), lr=1))
     with pytest.raises(ValueError, match="passes is 1 and rounds is 2; give one of them"):
         Trial(passes=1)
+    with pytest.raises(ValueError, match="wire is 'int2'; must be one of f32, bf16, int8, int4"):
+        Trial(wire="int2")
 
 
 def test_an_outer_optimizer_that_lacks_a_parameter() -> None:
@@ -180,6 +190,15 @@ def test_an_outer_optimizer_that_lacks_a_parameter() -> None:
     adapter = elastic.TorchAdapter(model, inner)
     with pytest.raises(ValueError, match="the outer optimizer lacks the parameter bias"):
         adapter.set_outer(outer, "fresh")
+
+
+def test_a_wire_format_of_float64() -> None:
+    model = torch.nn.Linear(2, 1, dtype=torch.float64)
+    adapter = elastic.TorchAdapter(model, torch.optim.SGD(model.parameters(), lr=1))
+    adapter.set_outer(None, "fresh", "int8")
+    adapter.set_local(True)
+    with pytest.raises(ValueError, match="wire is 'int8', but the job averages float64"):
+        adapter.result()
 
 
 def test_moments_that_are_no_tensors() -> None:
@@ -205,12 +224,18 @@ def train(run_program: Any, folder: Path, *cases: dict[str, Any]) -> list[dict[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moments", ["fresh", "averaged"])
-def test_twenty_kills_and_joins_and_a_leave(run_program: Any, tmp_path: Path, moments: str) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"moments": "averaged"}, {"moments": "fresh"}, {"moments": "fresh", "wire": "int4"}],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_twenty_kills_and_joins_and_a_leave(
+    run_program: Any, tmp_path: Path, options: dict[str, Any]
+) -> None:
     kills = [[2 + 2 * number, number] for number in range(20)]
     case = {"workers": "1:3", "start": 3, "kill": kills, "others": 1, "resize": [[60, 2], [75, 3]]}
     case = {**case, "replace": True, "changes": 42}
-    both = {"passes": 40, "moments": moments}
+    both = {"passes": 40, **options}
     alone, disturbed = train(run_program, tmp_path, {"workers": 1, **both}, {**case, **both})
     assert alone["steps"] == 125
     assert disturbed["hash"] == alone["hash"], disturbed

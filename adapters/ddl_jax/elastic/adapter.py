@@ -89,7 +89,11 @@ class JaxAdapter(Flat):
 
     # ---- a run of local steps ----
 
-    def set_outer(self, outer: Outer | None, moments: str = "averaged") -> None:
+    def set_outer(
+        self, outer: Outer | None, moments: str = "averaged", wire: str | None = None
+    ) -> None:
+        if wire not in (None, "f32"):
+            raise ValueError(f"wire is {wire!r}; JAX jobs average the state in float32")
         if moments != "averaged":
             raise ValueError(f'moments is "{moments}"; JAX jobs average the whole state')
         self._rounds = StateChanges(outer or Average(), self.model)

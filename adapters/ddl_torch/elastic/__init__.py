@@ -31,6 +31,7 @@ import torch
 from torch import nn
 
 import ddl_core
+from ddl_core.base.names import Wire
 from ddl_elastic.shares.loading import Collate, Dataset, SampleStream
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining
@@ -141,6 +142,7 @@ class Job(RoundsLoop):
         rounds: int | None = None,
         outer: torch.optim.Optimizer | None = None,
         moments: MomentsKind = "averaged",
+        wire: Wire | None = None,
         loader_workers: int = 0,
         collate: Collate | None = None,
     ) -> Iterator[ElasticRound]:
@@ -160,13 +162,16 @@ class Job(RoundsLoop):
                         "averaged": the average over all logical workers at the end of the last
                         round, which is computed together with the average of the changes. "fresh":
                         the state before the first round, usually none
+        wire            the wire format in which the changes are averaged, a constant of the job:
+                        "bf16", "int8" or "int4"; see docs/elastic/rounds.md. None: "f32"
         loader_workers, collate  see steps
 
         Raises ValueError for an invalid argument.
         """
-        self._adapter.set_outer(outer, moments)
+        self._adapter.set_outer(outer, moments, wire)
         options: dict[str, Any] = {"loader_workers": loader_workers, "collate": collate}
-        return self.start_rounds(data, passes, local_steps=local_steps, steps=rounds, **options)
+        options |= {"local_steps": local_steps, "wire": None if wire == "f32" else wire}
+        return self.start_rounds(data, passes, steps=rounds, **options)
 
 
 def preload() -> None:

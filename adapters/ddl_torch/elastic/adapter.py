@@ -26,7 +26,7 @@ from ddl_torch.elastic.refusals import refuse, refuse_clipping
 from ddl_torch.elastic.rounds import MomentsKind, Rounds
 from ddl_torch.elastic.searched import Searched
 from ddl_torch.elastic.shares import Share, Shares, add
-from ddl_torch.elastic.tensors import pack, unpack
+from ddl_torch.elastic.tensors import pack, unpack, wide
 
 BuffersKind = Literal["average", "first"]
 BUCKET_BYTES = 25 << 20  # the default of DistributedDataParallel
@@ -90,7 +90,11 @@ class TorchAdapter(Loading, Searched):
         self._moments = self._rounds.make_moments() if self._rounds and self._is_local else None
         moments = self._moments.kinds if self._moments else ()
         apart = hasattr(self, "shards")
-        self._layout = ShareLayout(gradients, buffers, self._buffers.op, moments, apart)
+        wire = self._rounds.wire if self._rounds and self._is_local else None
+        rounded = [*gradients, *(each for each in moments if each[0].dim())]
+        if wire and any(wide(each[0]) != torch.float32 for each in rounded):
+            raise ValueError(f"wire is {wire!r}, but the job averages float64: use float32")
+        self._layout = ShareLayout(gradients, buffers, self._buffers.op, moments, apart, wire)
         self._shares = Shares(self._layout)
         self._result = self._shares.take_arrays()
 
@@ -145,12 +149,14 @@ class TorchAdapter(Loading, Searched):
 
     # ---- a run of local steps ----
 
-    def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
+    def set_outer(
+        self, outer: torch.optim.Optimizer | None, moments: MomentsKind, wire: str | None = None
+    ) -> None:
         if self.clipping.limit is not None:
             raise ValueError("job.rounds does not support clip_norm: leave out one of the two")
         if outer is None and self._rounds:
             outer = self._rounds.outer
-        self._rounds = Rounds(self.model, self.optimizer, outer, moments, self._also)
+        self._rounds = Rounds(self.model, self.optimizer, outer, moments, self._also, wire)
 
     def set_local(self, is_local: bool) -> None:
         if is_local != self._is_local:

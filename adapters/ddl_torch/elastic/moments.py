@@ -24,10 +24,12 @@ class Moments:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        # By type of addition: the parameter, the name of the tensor, and a tensor like it.
-        self._slots: dict[torch.dtype, list[tuple[nn.Parameter, str, Tensor]]] = {}
+        # By type of addition, and apart for numbers such as a step count: the parameter, the name
+        # of the tensor, and a tensor like it.
+        self._slots: dict[tuple[torch.dtype, bool], list[tuple[nn.Parameter, str, Tensor]]] = {}
         for parameter, name, like in _find_slots(optimizer):
-            self._slots.setdefault(wide(like), []).append((parameter, name, like))
+            kind = wide(like), like.dim() == 0
+            self._slots.setdefault(kind, []).append((parameter, name, like))
         self.kinds = [[like for *_, like in slots] for slots in self._slots.values()]
 
     def take(self, sections: Iterable[Section]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ddl_elastic.step.packed import WIRES
 from ddl_torch.elastic.moments import Moments
 from ddl_torch.elastic.refusals import refuse
 from ddl_torch.elastic.state import check_schedule
@@ -36,6 +37,7 @@ class Rounds:
              before the first round, usually none. "averaged": the average over all shares of the
              last round
     also     the job's other objects with a state, which local steps must not change
+    wire     the wire format in which the differences and the moments are averaged, or None
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Rounds:
         outer: torch.optim.Optimizer | None,
         moments: MomentsKind,
         also: Mapping[str, Any],
+        wire: str | None = None,
     ) -> None:
         if moments not in ("fresh", "averaged"):
             raise ValueError(f'moments is "{moments}"; must be "fresh" or "averaged"')
@@ -58,7 +61,9 @@ class Rounds:
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and parameter not in known:
                 raise ValueError(f"the outer optimizer lacks the parameter {name}")
-        self.outer = outer
+        if wire not in (None, "f32", *WIRES):
+            raise ValueError(f"wire is {wire!r}; must be one of f32, {', '.join(WIRES)}")
+        self.outer, self.wire = outer, None if wire == "f32" else wire
         self._inner, self._moments, self._also = inner, moments, also
         self._start: dict[nn.Parameter, Tensor] = {}  # empty outside of rounds
         self._settings: list[dict[str, Any]] = []  # of the inner optimizer's groups

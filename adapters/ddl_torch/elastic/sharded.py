@@ -25,7 +25,6 @@ from ddl_torch.elastic import guards
 from ddl_torch.elastic.adapter import TorchAdapter
 from ddl_torch.elastic.buffers import ModelBuffers
 from ddl_torch.elastic.refusals import refuse_sharded
-from ddl_torch.elastic.rounds import MomentsKind
 from ddl_torch.elastic.shard_set import TorchShards, WholeOptimizer, make_shard, stream_slots
 from ddl_torch.elastic.shares import ShareArrays
 from ddl_torch.elastic.tensors import pack
@@ -54,7 +53,7 @@ class ShardedAdapter(TorchAdapter):
         guards.guard_model(model, self.shards, self._reading)
         guards.guard_optimizer(optimizer, lambda: bool(self._arrays), self._reading)
 
-    def set_outer(self, outer: torch.optim.Optimizer | None, moments: MomentsKind) -> None:
+    def set_outer(self, *_: Any, **__: Any) -> None:
         raise ValueError("job.rounds does not support shard=True: leave out one of the two")
 
     # ---- the layout ----

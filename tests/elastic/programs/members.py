@@ -306,7 +306,7 @@ def train_rounds(
     if "steps" in reading:
         reading["rounds"] = reading.pop("steps")
     local_steps = case["local_steps"]
-    more = {"moments": case["moments"]} if "moments" in case else {}
+    more = {name: case[name] for name in ("moments", "wire") if name in case}
     for round in job.rounds(data, local_steps=local_steps, outer=outer, **more, **reading):
         deaths.begin(round.number)
         for batches in round:
