@@ -72,7 +72,13 @@ def test_options(members: Any, case: dict[str, Any]) -> None:
 def test_a_wire_format(members: Any, wire: str, size: int) -> None:
     """More logical workers than members, some of which die while they compute and average."""
     kills = [kill(1, 3, "local"), kill(size - 1, 6, "reduce")][: size - 1]
-    members.check(members=size, kills=kills, moments="fresh", wire=wire, **CASE)
+    members.check(members=size, kills=kills, wire=wire, **CASE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"optimizer": "SGD"}, {"moments": "fresh"}])
+def test_what_a_wire_format_averages(members: Any, options: dict[str, Any]) -> None:
+    members.check(members=3, kills=[kill(1, 3, "reduce")], wire="int4", **options, **CASE)
 
 
 # ---- one process ----

@@ -90,11 +90,11 @@ class TorchAdapter(Loading, Searched):
         self._moments = self._rounds.make_moments() if self._rounds and self._is_local else None
         moments = self._moments.kinds if self._moments else ()
         apart = hasattr(self, "shards")
-        wire = self._rounds.wire if self._rounds and self._is_local else None
+        wires = self._rounds.wires if self._rounds and self._is_local else None
         rounded = [*gradients, *(each for each in moments if each[0].dim())]
-        if wire and any(wide(each[0]) != torch.float32 for each in rounded):
-            raise ValueError(f"wire is {wire!r}, but the job averages float64: use float32")
-        self._layout = ShareLayout(gradients, buffers, self._buffers.op, moments, apart, wire)
+        if wires and any(wide(each[0]) != torch.float32 for each in rounded):
+            raise ValueError(f"wire is {wires[0]!r}, but the job averages float64: use float32")
+        self._layout = ShareLayout(gradients, buffers, self._buffers.op, moments, apart, wires)
         self._shares = Shares(self._layout)
         self._result = self._shares.take_arrays()
 

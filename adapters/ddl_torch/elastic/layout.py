@@ -45,8 +45,8 @@ class ShareLayout:
 
     op     how the shares' buffers are combined; everything else is averaged
     apart  True to keep the gradients in separate arrays
-    wire   the wire format in which gradients are averaged; moments, except numbers such as a step
-           count, are then averaged in bf16. None: without rounding
+    wires  the wire formats in which gradients and moments are averaged, except numbers such as a
+           step count; None: without rounding
     ops    how each array is combined: "average", "sum" or a wire format
     """
 
@@ -57,20 +57,21 @@ class ShareLayout:
         op: str,
         moments: Sequence[Sequence[Tensor]] = (),
         apart: bool = False,
-        wire: str | None = None,
+        wires: tuple[str, str] | None = None,
     ) -> None:
         kind = wide(buckets[-1][0]) if buckets else torch.float64
         numbers = torch.empty(2 + sum(map(len, buckets)), dtype=kind)
         self.sections = [*buckets, *buffers, *moments, [numbers]]
         self.buckets, self.buffers = len(buckets), len(buffers)
         self.arrays: list[list[int]] = [[number] for number in range(len(buckets))]
-        self.ops = [wire or "average"] * len(buckets)
-        # Not in int4: a moment that is much smaller than others in its block may be a divisor.
-        of_moments = ["bf16" if wire and each[0].dim() else "average" for each in moments]
-        own_ops = [*[op] * len(buffers), *of_moments, "average"]
-        for number, own in enumerate(own_ops, len(buckets)):
+        of_gradients, of_moments = wires or ("average", "average")
+        self.ops = [of_gradients] * len(buckets)
+        own_ops = [op] * len(buffers)
+        own_ops += [of_moments if each[0].dim() else "average" for each in moments]
+        for number, own in enumerate([*own_ops, "average"], len(buckets)):
             section = self.sections[number]
-            first = len(buckets) if apart else max(0, len(buckets) - 1)
+            # A block of a wire format has one scale, and moments are larger than changes.
+            first = len(buckets) if apart or wires else max(0, len(buckets) - 1)
             for array in range(first, len(self.arrays)):
                 like = self.sections[self.arrays[array][0]][0]
                 if self.ops[array] == own and wide(like) == wide(section[0]):

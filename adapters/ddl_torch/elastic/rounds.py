@@ -63,7 +63,12 @@ class Rounds:
                 raise ValueError(f"the outer optimizer lacks the parameter {name}")
         if wire not in (None, "f32", *WIRES):
             raise ValueError(f"wire is {wire!r}; must be one of f32, {', '.join(WIRES)}")
-        self.outer, self.wire = outer, None if wire == "f32" else wire
+        self.outer = outer
+        # By gradients and by moments. Not int4 for all moments: an optimizer may divide by one that
+        # is much smaller than others in its block. SGD adds its moments to gradients.
+        self.wires: tuple[str, str] | None = None
+        if wire and wire != "f32":
+            self.wires = wire, wire if isinstance(inner, torch.optim.SGD) else "bf16"
         self._inner, self._moments, self._also = inner, moments, also
         self._start: dict[nn.Parameter, Tensor] = {}  # empty outside of rounds
         self._settings: list[dict[str, Any]] = []  # of the inner optimizer's groups
