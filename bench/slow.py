@@ -39,7 +39,7 @@ EPILOG = """\
 methods:
   f32, bf16, int8, int4  DistributedDataParallel with this wire format
   elastic                steps of an elastic job
-  rounds:N               rounds of N local steps
+  rounds:N, rounds:N:W   rounds of N local steps; W is the wire format of their averages
   alone                  steps without communication, on the same cores
 
 columns of the tables:
@@ -51,16 +51,17 @@ columns of the tables:
 
 ALONE = "alone"
 DATA = Path("/usr/share/datasets/fashion-mnist")  # of Debian's package
-METHODS = "f32,bf16,int8,int4,elastic,rounds:16,rounds:351"
-TRAINED = "f32,int8,int4,rounds:16"  # the methods of --accuracy
+ROUNDS = "rounds:48:int4"
+METHODS = f"f32,bf16,int8,int4,elastic,rounds:16,{ROUNDS}"
+TRAINED = f"f32,int8,int4,rounds:16,{ROUNDS}"  # the methods of --accuracy
 # Of the links: after a pause, they send as little as possible at once, in packets of this size.
 SHAPE, PACKET = "burst 6kb latency 200ms", 3000
 LIMIT = 1800.0  # seconds for all methods on a link
 RANKS = 2  # of a run that measures the accuracy
 # Smallest efficiency by method and ratio, and largest loss of accuracy in points, without the
 # standard error.
-EFFICIENCY = {("int4", 4.0): 0.6, ("rounds", 4.0): 0.95, ("rounds", 16.0): 0.9}
-LOSS = {"int8": 0.2, "int4": 0.2, "rounds": 0.5}
+EFFICIENCY = {("int4", 4.0): 0.6, (ROUNDS, 4.0): 0.95, (ROUNDS, 16.0): 0.9}
+LOSS = {"int8": 0.2, "int4": 0.2, ROUNDS: 0.5}
 
 Curve = list[tuple[int, float]]  # steps, and the accuracy after them in percent
 Curves = dict[str, dict[str, Curve]]  # by method and seed
@@ -94,7 +95,12 @@ class Measured:
 
 def local_steps(method: str) -> int:
     """Return the number of local steps in a round, or 1 if the method has no rounds."""
-    return int(method.partition(":")[2] or 1)
+    return int(method.split(":")[1]) if ":" in method else 1
+
+
+def wire(method: str) -> str:
+    """Return the wire format of a method with rounds."""
+    return method.split(":")[2] if method.count(":") == 2 else "f32"
 
 
 def rate_of(unshaped: Measured, ratio: float) -> float:
@@ -231,7 +237,8 @@ def train_once(arguments: argparse.Namespace, method: str, seed: str) -> Curve:
         file = Path(folder, "curve.json")
         command = [sys.executable, "-m", "ddl_launch", "-n", str(RANKS)]
         command += [sys.executable, str(ROOT / "examples" / "fashion.py"), "--seed", seed]
-        command += ["--method", method.partition(":")[0], "--local-steps", str(local_steps(method))]
+        command += ["--method", method.partition(":")[0], "--wire", wire(method)]
+        command += ["--local-steps", str(local_steps(method))]
         command += ["--epochs", str(arguments.epochs), "--width", str(arguments.width)]
         command += ["--data", str(arguments.data.resolve()), "--logical", str(RANKS)]
         env = {**os.environ, "DDL_LINKS": "tcp"}  # the ranks count as hosts, which pack their sums
@@ -256,7 +263,7 @@ def speed_table(links: Sequence[Measured]) -> str:
     for method in links[0].seconds:
         row = [method, show_bytes(statistics.median(each.bytes[method] for each in links))]
         for each in links:
-            goal = EFFICIENCY.get((method.partition(":")[0], each.ratio))
+            goal = EFFICIENCY.get((method, each.ratio))
             efficiency = f"{100 * each.efficiency(method):.0f} %"
             row += [f"{1 / each.seconds[method]:.3g}", efficiency + show_goal(goal)]
         rows.append(row)
@@ -284,7 +291,7 @@ def accuracy_table(curves: Curves) -> str:
         row = [method, str(len(by_seed)), f"{mean:.2f} %", "", "", ""]
         if method != "f32":
             points, error = difference(curves, method)
-            goal = LOSS.get(method.partition(":")[0])
+            goal = LOSS.get(method)
             row[3] = f"{points:+.2f} ± {error:.2f}"
             if goal is not None:
                 row[4:] = [f"-{goal} - {error:.2f}", "yes" if points >= -goal - error else "no"]

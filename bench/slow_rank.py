@@ -18,7 +18,7 @@ import fashion
 import ddl_core
 import ddl_torch as ddl
 import ddl_torch.elastic as elastic
-from bench.slow import ALONE, Job, local_steps
+from bench.slow import ALONE, Job, local_steps, wire
 
 STEPS = 100_000  # more than are measured
 WARM_UP = 3  # steps; DistributedDataParallel rebuilds its buckets after the first one
@@ -44,7 +44,7 @@ def begin(method: str, job: Job, images: fashion.Images, world: ddl_core.Comm) -
     )
     if method == "elastic":
         return fashion.elastic_steps(loop, *training)
-    return fashion.rounds(loop, *training, local_steps=local_steps(method))
+    return fashion.rounds(loop, *training, local_steps=local_steps(method), wire=wire(method))
 
 
 def sent() -> int:

@@ -208,10 +208,11 @@ def rounds(
     images: Images,
     steps: int,
     local_steps: int,
+    wire: str,
 ) -> Progress:
     """Train in rounds of local steps, after which the parameters are averaged."""
     average = torch.optim.SGD(network.parameters(), lr=1.0)
-    options: dict[str, Any] = {"local_steps": local_steps, "outer": average}
+    options: dict[str, Any] = {"local_steps": local_steps, "outer": average, "wire": wire}
     number = -(-steps // local_steps)
     for each in job.rounds(images, rounds=number, collate=images.augmented, **options):
         for batches in each:
@@ -250,7 +251,8 @@ def main() -> None:
             network, optimizer, batch=BATCH, logical=arguments.logical, seed=arguments.seed
         )
         if arguments.method == "rounds":
-            progress = rounds(job, local_steps=arguments.local_steps, **training)
+            options = {"local_steps": arguments.local_steps, "wire": arguments.wire}
+            progress = rounds(job, **options, **training)
         else:
             progress = elastic_steps(job, **training)
 
@@ -282,6 +284,7 @@ def parse() -> argparse.Namespace:
     add("--width", type=int, default=16, metavar="N", help="channels of the first block")
     add("--logical", type=int, default=2, metavar="N", help="logical workers of an elastic job")
     add("--local-steps", type=int, default=16, metavar="N", help="local steps of a round")
+    add("--wire", default="f32", metavar="W", help="wire format of the averages of rounds")
     add("--json", type=Path, metavar="FILE", help="write the steps and the accuracy as JSON")
     return parser.parse_args()
 

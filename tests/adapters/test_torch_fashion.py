@@ -41,7 +41,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_method_trains(ddlrun: Run, tmp_path: Path, stand_in: Path, method: str) -> None:
     options = ["--data", str(stand_in), "--epochs", "2", "--width", "4", "--local-steps", "2"]
     env = {"DDL_LINKS": "tcp"}
-    words = [*options, "--method", method, "--json", "curve.json"]
+    words = [*options, "--method", method, "--wire", "int8", "--json", "curve.json"]
     ended = ddlrun(2, PROGRAM, *words, limit=240, env=env).expect_success()
     curve = json.loads((tmp_path / "curve.json").read_text())
     assert [steps for steps, _ in curve] == [2, 4]
