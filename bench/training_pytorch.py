@@ -26,13 +26,12 @@ from gpt_text import BYTES, Transformer
 from resnet import ResNet
 
 from bench.torch_device import backend_of_ddl, synchronize
-from bench.training import ALONE, SHARED, Job, Measured
+from bench.training import ALONE, PRIVATE, Job, Measured
 from ddl_torch import _build, shared_memory
 
 ROUNDING = 1e-3  # largest difference between the backends' weights after the warm-up
 WARM_UP = 3  # steps; DistributedDataParallel rebuilds its buckets after the first one
 CLASSES = 1000
-CONTEXT = 64
 BORDER = 8  # pixels that a random crop removes
 STORED = 256  # images or texts of a data set
 
@@ -60,13 +59,14 @@ class Images(IterableDataset[Batch]):
 class Texts(IterableDataset[Batch]):
     """Pieces of a random text, endlessly. Each comes with the byte that follows each of its own."""
 
-    def __init__(self) -> None:
-        self.text = torch.randint(BYTES, (STORED * CONTEXT,))
+    def __init__(self, context: int) -> None:
+        self.context = context
+        self.text = torch.randint(BYTES, (STORED * context,))
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
-            start = int(torch.randint(len(self.text) - CONTEXT, ()))
-            piece = self.text[start : start + CONTEXT + 1]
+            start = int(torch.randint(len(self.text) - self.context, ()))
+            piece = self.text[start : start + self.context + 1]
             yield piece[:-1], piece[1:]
 
 
@@ -101,8 +101,8 @@ def resnet50(job: Job) -> Task:
 
 
 def transformer(job: Job, width: int = 512, layers: int = 6) -> Task:
-    model = Transformer(width=width, layers=layers, context=CONTEXT)  # 19.2 M
-    return Task(model, Texts(), job.sequences)
+    model = Transformer(width=width, layers=layers, context=job.context)  # 19.2 M
+    return Task(model, Texts(job.context), job.sequences)
 
 
 TASKS = {
@@ -118,7 +118,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     own = backend_of_ddl(job.device)
     groups = {
-        name: dist.new_group(backend=own if name in ("ddl", SHARED) else name)
+        name: dist.new_group(backend=own if name in ("ddl", PRIVATE) else name)
         for name in job.backends
     }
     alone = [dist.new_group([rank], backend=own) for rank in range(dist.get_world_size())]
@@ -177,7 +177,7 @@ def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
 
 
 def share(backend: str) -> None:
-    shared_memory.ask(backend == SHARED)
+    shared_memory.ask(False if backend == PRIVATE else None)
     shared_memory.apply(_build.module())
 
 
