@@ -23,6 +23,8 @@ def packed_size(count: int, wire: str) -> int:
 
     A multiple of 128 elements can be packed and unpacked by itself. Raises InvalidArgument.
     """
+    if wire is None or count < 0:
+        raise InvalidArgument(f"count is {count} and wire is {wire!r}; count must be at least 0")
     return int(lib.ddl_packed_size(count, wire_number(wire)))
 
 
@@ -31,7 +33,7 @@ def pack(values: Any, wire: str) -> Packed:
 
     The bytes do not depend on the processor. Raises InvalidArgument.
     """
-    source = _floats(values, "values")
+    source = _on_host(values, "values", "float32")
     packed = np.empty(packed_size(source.count, wire), np.uint8)
     to = ffi.from_buffer(packed, require_writable=True)
     check(lib.ddl_pack(to, pointer(source), source.count, wire_number(wire)))
@@ -39,21 +41,23 @@ def pack(values: Any, wire: str) -> Packed:
 
 
 def unpack(packed: Any, wire: str, out: Array) -> Array:
-    """Set the float32 array `out` to the elements of `packed`, which `pack` has made. Return out.
+    """Set the float32 array `out` to the elements of the uint8 array `packed`, which `pack` has
+    made. Return out.
 
     Packing the result again gives the same bytes. Raises InvalidArgument.
     """
-    source, target = as_buffer(packed, "packed"), _floats(out, "out", write=True)
-    size = packed_size(target.count, wire)
-    expect("packed", source.count * source.dtype.itemsize, size, f"bytes of {target.count} {wire}")
+    target = _on_host(out, "out", "float32", write=True)
+    source = _on_host(packed, "packed", "uint8")
+    expect("packed", source.count, packed_size(target.count, wire), f"the size of {wire}")
     check(lib.ddl_unpack(pointer(target), pointer(source), target.count, wire_number(wire)))
     return out
 
 
-def _floats(array: Any, argument: str, write: bool = False) -> Buffer:
+def _on_host(array: Any, argument: str, dtype: str, write: bool = False) -> Buffer:
+    """Return an array in host memory. Raises InvalidArgument for other arrays."""
     buffer = as_buffer(array, argument, write=write)
-    if buffer.dtype.name != "float32":
-        raise InvalidArgument(f"{argument} has dtype {buffer.dtype.name}; must be float32")
+    if buffer.dtype.name != dtype:
+        raise InvalidArgument(f"{argument} has dtype {buffer.dtype.name}; must be {dtype}")
     if buffer.contents is not None:
         raise InvalidArgument(f"{argument} is on a GPU; must be in host memory")
     return buffer

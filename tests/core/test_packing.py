@@ -33,6 +33,8 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: ddl_core.pack(FLOATS.astype(np.float64), "int4"), "values has dtype float64"),
     (lambda: ddl_core.unpack(BYTES, "int4", FLOATS.astype(np.float64)), "out has dtype float64"),
     (lambda: ddl_core.unpack(BYTES, "int8", FLOATS), "packed has 65 elements; must have 129"),
+    (lambda: ddl_core.unpack(FLOATS, "f32", FLOATS), "packed has dtype float32; must be uint8"),
+    (lambda: ddl_core.packed_size(-1, "int8"), "count is -1"),
 ]
 
 
