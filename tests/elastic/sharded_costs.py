@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the memory of a rank of a sharded job, or a step beside FSDP2 over Gloo.
 
-    python tests/elastic/sharded_costs.py memory | time [RANKS]
+    python tests/elastic/sharded_costs.py memory | time [RANKS] | hosts [RANKS [RATE]]
 
 memory: for several numbers of ranks, without and with blocks, the peak of the process's memory
 above its memory before the model was made, and the peak by the formula in
 docs/elastic/sharded.md. Fails if they differ by more than 10 %.
 
 time: jobs with and without shards, and FSDP2, in turns. Prints the fastest and the median step.
+
+hosts: the same with each rank on a host of a lab, whose links have a rate such as 1gbit; as root.
 """
 
 import statistics
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import product
 from math import log2
 from pathlib import Path
@@ -24,10 +27,16 @@ from typing import Any
 import torch
 from torch import nn
 
+# Searched after the installed packages.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
 import ddl_core
 import ddl_torch.elastic as elastic
+from bench.lab import Lab
+from bench.lab import run as run_on
 
 LAYERS, WIDTH, LOGICAL, BATCH, STEPS, TURNS = 12, 1024, 8, 64, 12, 3
+LIMIT = 300.0  # seconds of a run on hosts
 DDLRUN = [sys.executable, "-m", "ddl_launch"]
 
 
@@ -116,17 +125,21 @@ def run_rank(kind: str, folder: str, copies: int) -> None:
         print(*(f"step {each:.5f}" for each in took[2:]), sep="\n", flush=True)
 
 
-def run(ranks: int, kind: str, copies: int = 1) -> list[float]:
-    """Return the numbers that the ranks print."""
+def run(ranks: int, kind: str, copies: int = 1, lab: Any = None) -> list[float]:
+    """Return the numbers that the ranks print, on one host or on the hosts of a lab."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [__file__, "rank", kind, folder, str(copies)]
-        command = [*DDLRUN, "-n", str(ranks), sys.executable, *words]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert not done.returncode, done.stdout + done.stderr
-    return [float(line.split()[-1]) for line in done.stdout.splitlines() if line.strip()]
+        program = [sys.executable, __file__, "rank", kind, folder, str(copies)]
+        if lab:
+            out = run_on(lab, [1] * ranks, program, {"DDL_SECRET": "costs"}, LIMIT)
+        else:
+            command = [*DDLRUN, "-n", str(ranks), *program]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert not done.returncode, done.stdout + done.stderr
+            out = done.stdout
+    return [float(line.split()[-1]) for line in out.splitlines() if line.strip()]
 
 
-def main(kind: str, ranks: int = 2) -> None:
+def main(kind: str, ranks: int = 2, rate: str = "") -> None:
     if kind == "memory":
         for size, copies, has_blocks in [*product((1, 2, 4), (1,), (False, True)), (4, 2, False)]:
             peak = max(run(size, "blocks" if has_blocks else kind, copies))
@@ -139,9 +152,10 @@ def main(kind: str, ranks: int = 2) -> None:
         return
     kinds = "sharded", "sharded with blocks", "replicated", "fsdp"
     times: dict[str, list[float]] = {each: [] for each in kinds}
-    for _ in range(TURNS):
-        for each in times:
-            times[each] += run(ranks, each)
+    with Lab(ranks, rate or None) if kind == "hosts" else nullcontext() as lab:
+        for _ in range(TURNS):
+            for each in times:
+                times[each] += run(ranks, each, lab=lab)
     for each, found in times.items():
         print(
             f"{each}: fastest {1000 * min(found):.1f} ms, median"
@@ -153,4 +167,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "rank":
         run_rank(*sys.argv[2:4], int(sys.argv[4]))
     else:
-        main(sys.argv[1], *map(int, sys.argv[2:]))
+        main(sys.argv[1], *map(int, sys.argv[2:3]), *sys.argv[3:])
