@@ -61,7 +61,7 @@ RANKS = 2  # of a run that measures the accuracy
 # Smallest efficiency by method and ratio, and largest loss of accuracy in points, without the
 # standard error.
 EFFICIENCY = {("int4", 4.0): 0.6, (ROUNDS, 4.0): 0.95, (ROUNDS, 16.0): 0.9}
-LOSS = {"int8": 0.2, "int4": 0.2, ROUNDS: 0.5}
+LOSS = {"int8": 0.2, "int4": 0.2, "rounds:16": 0.5, ROUNDS: 0.5}
 
 Curve = list[tuple[int, float]]  # steps, and the accuracy after them in percent
 Curves = dict[str, dict[str, Curve]]  # by method and seed

@@ -140,6 +140,8 @@ class Job:
         self._wire = wire
         if local_steps is not None:
             self._reading |= {"local_steps": local_steps, "wire": wire}
+        elif wire is not None:
+            raise ValueError(f"wire is {wire!r}; it needs local_steps")
         places = environment.cores() // threads
         least, most = parse_workers(workers)
         target = choose_workers(workers, logical, places)

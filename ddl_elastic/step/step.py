@@ -18,7 +18,8 @@ ranks compute the share again and repeat the vote until the wrong rank is known.
 then continue as they do after a death.
 
 In the backward pass of a rank's last share, the sums of the first arrays start while the later
-arrays are computed. All ranks start the sums in the order of the arrays.
+arrays are computed. All ranks start the sums in the order of the arrays. If a round has a wire
+format, its averages (packed.py) start after the last share.
 
 The thread of the backward pass starts the sums through Watch.submit. When the watch finds the comm
 dead, its thread leaves the comm, and no further sum is started on it. The remaining sums start
@@ -512,12 +513,12 @@ class Step:
         order = _order(self._group.owners, comm.size)
         nodes = order.parts(comm.rank)
         for number in range(len(self._works), count):
-            brought, op = self._partial.arrays(nodes, number), self._ops[number]
-            recv, counts = self._result[number], None
+            recv, counts, op = self._result[number], None, self._ops[number]
             if number in self._packed:
                 shares = self._packed[number]
                 self._works.append(PackedAverage(comm, self._group.owners, shares, recv, op))
                 continue
+            brought = self._partial.arrays(nodes, number)
             if self._shards and self._trains and number < self._shards.arrays:
                 recv, counts = self._shards.target(number)
             work = self._group.sums.start(number, comm, order, brought, recv, op, counts)
@@ -527,7 +528,7 @@ class Step:
         """Wait, after the comm has died, until no sum reads the arrays any more."""
         for work in self._works:
             with suppress(DdlError):
-                work.wait()
+                work.settle() if isinstance(work, PackedAverage) else work.wait()
         self._works.clear()
 
     def _vote(self) -> None:

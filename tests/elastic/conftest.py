@@ -25,7 +25,9 @@ from strikes import CODES
 LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py
 # The phases in which a rank's shares of the step are lost with it, and the other phases.
-LOSING = ("local", "compute", "adopt", "answer", "backward", "reduce", "reform", "shrink")
+LOSING = (
+    *("local", "compute", "adopt", "answer", "backward", "reduce", "average", "reform", "shrink"),
+)
 DEADLY = (*LOSING, "vote", "outer", "apply", "evaluate", "finish")
 PROGRESS = 10.0  # seconds until the survivors have committed the next step, whatever happened
 CONSTANTS = (

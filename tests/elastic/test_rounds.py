@@ -4,15 +4,19 @@ round. Members.check compares each case with the same job of one undisturbed mem
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import ddl_core
 import ddl_torch.elastic as elastic
 from ddl_elastic.shares.sampler import Sampler
+from ddl_elastic.step import packed as packing
+from ddl_elastic.step.packed import BLOCK, PackedAverage
 from ddl_torch.elastic.moments import Moments
 
 LIMIT = 500  # seconds, on a busy machine
@@ -67,18 +71,51 @@ def test_options(members: Any, case: dict[str, Any]) -> None:
     members.check(members=3, kills=[kill(1, 3, "local")], **known, **case)
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=SLOW)])
-@pytest.mark.parametrize("wire", ["int4", *(pytest.param(w, marks=SLOW) for w in ("bf16", "int8"))])
-def test_a_wire_format(members: Any, wire: str, size: int) -> None:
-    """More logical workers than members, some of which die while they compute and average."""
-    kills = [kill(1, 3, "local"), kill(size - 1, 6, "reduce")][: size - 1]
-    members.check(members=size, kills=kills, wire=wire, **CASE)
+WIRES = ["int4", *(pytest.param(each, marks=SLOW) for each in ("bf16", "int8"))]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_wire_format(members: Any, wire: str) -> None:
+    """Members die while they compute, and between the two exchanges of an average."""
+    kills = [kill(1, 3, "local"), kill(2, 6, "average")]
+    members.check(members=3, kills=kills, bucket_bytes=1, wire=wire, **CASE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"optimizer": "SGD"}, {"moments": "fresh"}])
+@pytest.mark.parametrize(
+    "options", [{"optimizer": "SGD"}, {"optimizer": "Adagrad"}, {"moments": "fresh"}]
+)
 def test_what_a_wire_format_averages(members: Any, options: dict[str, Any]) -> None:
-    members.check(members=3, kills=[kill(1, 3, "reduce")], wire="int4", **options, **CASE)
+    """Some members have no shares."""
+    kills = [kill(0, 7, "average")]
+    options = {"owners": "changing", "wire": "int4", **options, **CASE}
+    members.check(members=3, kills=kills, **options)
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 129, 300])
+def test_a_packed_average(size: int) -> None:
+    """Of three logical workers on one rank, like the average that is computed step by step."""
+    shares = [np.linspace(-1, v, size, dtype=np.float32) for v in range(3)]
+    packed = {v: ddl_core.pack(share, "int4") for v, share in enumerate(shares)}
+    rounded = [ddl_core.unpack(packed[v], "int4", np.empty_like(shares[v])) for v in range(3)]
+    average = (rounded[0] + rounded[1] + rounded[2]) / np.float32(3)
+    expected = ddl_core.unpack(ddl_core.pack(average, "int4"), "int4", np.empty_like(average))
+    found = np.full(size, np.nan, np.float32)
+    with ddl_core.Endpoint(secret="") as endpoint:
+        comm = endpoint.connect([endpoint.address], 0, owned=True)
+        PackedAverage(comm, [0, 0, 0], packed, found, "int4").wait()
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("takes", [[True], [True, False, True], [False, True, True, True]])
+def test_the_blocks_of_an_average(takes: list[bool]) -> None:
+    assert ddl_core.packed_size(BLOCK, "int4") == BLOCK // 2 + 1
+    for size in (0, 1, 129, 1000):
+        ends = packing._cut(size, takes)
+        assert (ends[0], ends[-1]) == (0, size)
+        for (begin, end), has_blocks in zip(pairwise(ends), takes, strict=True):
+            assert begin % BLOCK == 0 or begin == size
+            assert has_blocks or begin == end
 
 
 # ---- one process ----
@@ -198,6 +235,16 @@ def test_an_outer_optimizer_that_lacks_a_parameter() -> None:
         adapter.set_outer(outer, "fresh")
 
 
+def test_two_calls_with_other_wire_formats() -> None:
+    model = torch.nn.Linear(2, 1)
+    adapter = elastic.TorchAdapter(model, torch.optim.SGD(model.parameters(), lr=1))
+    for wire in ("int4", "bf16", None):
+        adapter.set_outer(None, "fresh", wire)
+        adapter.set_local(True)
+        adapter.result()
+        assert adapter.ops()[0] == (wire or "average")
+
+
 def test_a_wire_format_of_float64() -> None:
     model = torch.nn.Linear(2, 1, dtype=torch.float64)
     adapter = elastic.TorchAdapter(model, torch.optim.SGD(model.parameters(), lr=1))
@@ -253,9 +300,9 @@ def test_twenty_kills_and_joins_and_a_leave(
 
 @pytest.mark.slow
 def test_all_die_and_others_resume(run_program: Any, tmp_path: Path) -> None:
-    saved = {"checkpoint": "saved", "every": 5, "passes": 12}
+    saved = {"checkpoint": "saved", "every": 5, "passes": 12, "wire": "int8"}
     killed = {**saved, "workers": 3, "kill": [[12, 0], [12, 1], [12, 2]], "changes": 0}
-    alone = {"workers": 1, "passes": 12}
+    alone = {"workers": 1, "passes": 12, "wire": "int8"}
     other = {**saved, "workers": 1, "local_steps": 3}
     reports = train(run_program, tmp_path, alone, killed, {**saved, "workers": 2}, other)
     assert [each["state"] for each in reports] == ["done", "failed", "done", "failed"]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic jobs refuse wire formats, with which bits would depend on the number of workers."""
 
+from typing import Any
+
 import pytest
 
 from ddl_elastic.job import Job
@@ -16,3 +18,9 @@ def test_wire_formats_are_refused(monkeypatch: pytest.MonkeyPatch, wire: str) ->
         Job(model=dict, data=[(0, 0)] * 8, loss=max, optimizer=dict, batch=8, logical=8, passes=1)
     with pytest.raises(ValueError, match="Unset DDL_WIRE; on a slow network, use job.rounds"):
         Loop(None, None, batch=8, logical=8)  # type: ignore[arg-type]
+
+
+def test_a_wire_format_without_rounds() -> None:
+    options: dict[str, Any] = {"model": dict, "data": [(0, 0)] * 8, "loss": max, "optimizer": dict}
+    with pytest.raises(ValueError, match="wire is 'int4'; it needs local_steps"):
+        Job(**options, batch=8, logical=8, passes=1, wire="int4")

@@ -170,7 +170,7 @@ class Job(RoundsLoop):
         """
         self._adapter.set_outer(outer, moments, wire)
         options: dict[str, Any] = {"loader_workers": loader_workers, "collate": collate}
-        options |= {"local_steps": local_steps, "wire": None if wire == "f32" else wire}
+        options |= {"local_steps": local_steps, "wire": wire}
         return self.start_rounds(data, passes, steps=rounds, **options)
 
 

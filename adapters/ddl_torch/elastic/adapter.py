@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, compress
-from math import nan
+from math import inf, nan
 from typing import Any, Literal
 
 import torch
@@ -84,7 +84,9 @@ class TorchAdapter(Loading, Searched):
 
     def _lay_out(self, trained: Sequence[nn.Parameter]) -> None:
         self._gradients.close()
-        self._gradients = Gradients(trained, self._bucket_bytes)
+        # One bucket for a round, which adds nothing early: the blocks of a wire format, and so the
+        # bits, must not depend on bucket_bytes.
+        self._gradients = Gradients(trained, inf if self._is_local else self._bucket_bytes)
         self._buffers = ModelBuffers(self.model, self._takes_first)
         gradients, buffers = self._gradients.buckets, self._buffers.kinds
         self._moments = self._rounds.make_moments() if self._rounds and self._is_local else None
@@ -157,6 +159,7 @@ class TorchAdapter(Loading, Searched):
         if outer is None and self._rounds:
             outer = self._rounds.outer
         self._rounds = Rounds(self.model, self.optimizer, outer, moments, self._also, wire)
+        self._trained = None  # other arrays may be averaged, or in another format
 
     def set_local(self, is_local: bool) -> None:
         if is_local != self._is_local:

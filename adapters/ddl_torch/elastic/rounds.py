@@ -64,11 +64,9 @@ class Rounds:
         if wire not in (None, "f32", *WIRES):
             raise ValueError(f"wire is {wire!r}; must be one of f32, {', '.join(WIRES)}")
         self.outer = outer
-        # By gradients and by moments. Not int4 for all moments: an optimizer may divide by one that
-        # is much smaller than others in its block. SGD adds its moments to gradients.
-        self.wires: tuple[str, str] | None = None
+        self.wires: tuple[str, str] | None = None  # of the differences, and of the moments
         if wire and wire != "f32":
-            self.wires = wire, wire if isinstance(inner, torch.optim.SGD) else "bf16"
+            self.wires = wire, _wire_of_moments(inner, wire)
         self._inner, self._moments, self._also = inner, moments, also
         self._start: dict[nn.Parameter, Tensor] = {}  # empty outside of rounds
         self._settings: list[dict[str, Any]] = []  # of the inner optimizer's groups
@@ -145,6 +143,14 @@ class Rounds:
             ]
             for name, each in self._also.items()
         }
+
+
+def _wire_of_moments(optimizer: torch.optim.Optimizer, wire: str) -> str:
+    """Return how the optimizer's moments are averaged. SGD adds its moments to gradients. Adam
+    divides by one of its moments, which may be much smaller than others in its block."""
+    if type(optimizer) is torch.optim.SGD:
+        return wire
+    return "bf16" if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) else "average"
 
 
 def _copy(value: Any, without: str = "") -> Any:

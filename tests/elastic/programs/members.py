@@ -113,6 +113,7 @@ class Deaths:
     answer     when another rank reads parameters of a block from it
     backward   in the backward pass of its last share, between the first and the second ordered sum
     reduce     after that, between the first and the second ordered sum
+    average    between the two exchanges of an average in a wire format
     vote       when all ranks have the result and none has voted
     apply      when it has voted
     finish     when the last vote has ended, which is that of no step
@@ -139,6 +140,7 @@ class Deaths:
         comms = ddl_core.Comm
         comms.shrink = self._wrap(comms.shrink, self._shrink)
         steps.Sums.start = self._wrap(steps.Sums.start, self._sum)
+        steps.PackedAverage._add = self._wrap(steps.PackedAverage._add, self._average)
         Reads._reply = self._wrap(Reads._reply, self._reply)
         self._step, self._phase, self._sums = 0, "backward", 0
         self._log, self._path, self._member = log, path, member
@@ -182,6 +184,10 @@ class Deaths:
             self.at(self._phase, self._step)
         self._sums += 1
         return function(*arguments, **options)
+
+    def _average(self, function: Any, *arguments: Any) -> Any:
+        self.at("average", self._step)
+        return function(*arguments)
 
     def _reply(self, function: Any, *arguments: Any) -> None:
         self.at("answer", self._step)
