@@ -61,7 +61,7 @@ bench-gpu: $(VENV)/bench.stamp $(VENV)/demo.stamp ## measure all-reduces and tra
 	  $(VENV)/bin/python -m bench training --device cuda --models resnet50 --ranks $$ranks || exit 1; \
 	done
 
-bench-slow: $(VENV)/bench.stamp $(VENV)/demo.stamp ## train on Fashion-MNIST over slow links, with fewer bytes and in rounds; as root, on an idle machine; DATA=FOLDER of the images; half an hour
+bench-slow: $(VENV)/bench.stamp $(VENV)/demo.stamp ## train on Fashion-MNIST over slow links, with fewer bytes and in rounds; as root, on an idle machine; DATA=FOLDER of the images; 45 minutes
 	@mkdir -p build
 	$(VENV)/bin/python -m bench slow $(DATA:%=--data %) --accuracy build/slow.json
 	$(VENV)/bin/python -m bench slow $(DATA:%=--data %) --curves build/slow.json --plot build/slow.svg
