@@ -43,6 +43,14 @@ def test_eight_ranks_have_the_bits_of_fewer_ranks(members: Any) -> None:
     assert len(ends) == 19 and len({*ends}) == 1
 
 
+@pytest.mark.slow
+def test_a_resnet_has_the_same_bits_on_any_number_of_ranks(members: Any) -> None:
+    case = {"model": "resnet", "optimizer": "SGD", "passes": 1, "bucket_bytes": 1000}
+    for ranks in (1, 2, 3, 5, 8):
+        members.check(members=ranks, shard=True, **case)
+    members.check(members=3, shard=True, kills=[kill(1, 3, "reduce")], **case)
+
+
 @pytest.mark.parametrize(
     "ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 5))]
 )

@@ -38,7 +38,9 @@ from ddl_elastic.worker import loop as loops
 from ddl_launch.rank.witness import Witness
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[3] / "examples"))
 
+from fashion import resnet8
 from strikes import strike
 
 SAMPLES = 203
@@ -98,7 +100,18 @@ def random_owners(_step: int, ranks: int, workers: int) -> list[int]:
     return changing_owners(0, ranks, workers)
 
 
-MODELS = {"mlp": make_mlp, "cnn": make_cnn, "transformer": Transformer, "layers": Layers}
+def make_resnet() -> nn.Module:
+    """A ResNet-8, contiguous because jobs with shard=True refuse other layouts."""
+    return resnet8(4, seed=0).to(memory_format=torch.contiguous_format)
+
+
+MODELS = {
+    "mlp": make_mlp,
+    "cnn": make_cnn,
+    "resnet": make_resnet,
+    "transformer": Transformer,
+    "layers": Layers,
+}
 OWNERS = {"even": loops.even_owners, "random": random_owners, "changing": changing_owners}
 
 
