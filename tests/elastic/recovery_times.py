@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long after a kill -9 the survivors have committed the next step.
 
-    python tests/elastic/recovery_times.py [RUNS]
+    python tests/elastic/recovery_times.py [RUNS [shard]]
 
 Prints a table: by the phase in which one of four ranks is killed, the time from just before the
 kill until the last survivor has agreed on the next step, its own shares of it included, and beside
-it how long an undisturbed step takes. Every run also is a test: see conftest.py.
+it how long an undisturbed step takes. Every run also is a test: see conftest.py. shard: of jobs
+with shard=True.
 """
 
 import statistics
@@ -26,10 +27,10 @@ def commits(log: list[list[Any]]) -> dict[int, float]:
     return {line[1]: line[3] for line in log if line[0] == "commit"}
 
 
-def measure(members: Members, links: str, phase: str) -> tuple[float, float]:
+def measure(members: Members, links: str, phase: str, shard: bool) -> tuple[float, float]:
     """Return the seconds from the kill to the next step, and those of a step without a kill."""
     kills = [{"member": 1, "step": STEP, "phase": phase}]
-    logs = members.check(members=4, kills=kills, links=[links])
+    logs = members.check(members=4, kills=kills, links=[links], shard=shard)
     killed = next(line[2] for line in logs[1] if line[0] == "kill")
     survivors = [commits(log) for member, log in enumerate(logs) if member != 1]
     following = STEP + (phase == "apply")
@@ -37,7 +38,7 @@ def measure(members: Members, links: str, phase: str) -> tuple[float, float]:
     return max(each[following] for each in survivors) - killed, statistics.median(usual)
 
 
-def main(runs: int) -> None:
+def main(runs: int, shard: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         members = Members(Path(folder))
         print(
@@ -47,7 +48,7 @@ def main(runs: int) -> None:
         )
         for phase in ("compute", "reduce", "vote", "apply"):
             for links in ("shm", "tcp"):
-                found = [measure(members, links, phase) for _ in range(runs)]
+                found = [measure(members, links, phase, shard) for _ in range(runs)]
                 times = [1000 * after for after, _ in found]
                 usual = 1000 * statistics.median(step for _, step in found)
                 print(
@@ -59,4 +60,4 @@ def main(runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, "shard" in sys.argv[2:])
