@@ -2,7 +2,8 @@
 """`python -m bench slow`: compares the methods of examples/fashion.py on hosts with slow links.
 
 Every rank runs bench/slow_rank.py with a Job as JSON. Rank 0 writes the seconds and the bytes of
-each turn to Job.result.
+each turn to Job.result, with the seconds of the same steps without communication, before and after
+the turn.
 """
 
 import argparse
@@ -45,7 +46,8 @@ methods:
 columns of the tables:
   sent         bytes that a host sends in a step
   steps/s      the median of the turns
-  efficiency   steps per second relative to the row alone
+  ratio        of the time in which the gradients in f32 are sent to that of the computation
+  efficiency   steps per second relative to steps without communication, before and after the turn
   difference   from the accuracy of f32 with the same seeds, in points: mean and standard error
 """
 
@@ -81,16 +83,20 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """The seconds and the sent bytes of a step by method, medians of the turns."""
+    """The seconds and the sent bytes of a step by method, and its speed relative to steps without
+    communication. All are medians of the turns."""
 
     hosts: int
-    ratio: float  # of the communication in f32 to the computation; 0: the links are unshaped
-    rate: float  # bits per second
+    ratio: float  # of the communication in f32 to the computation, as wanted
+    rate: float  # bits per second; 0: the links are unshaped
     seconds: dict[str, float]
     bytes: dict[str, float]
+    efficiency: dict[str, float]
 
-    def efficiency(self, method: str) -> float:
-        return self.seconds[ALONE] / self.seconds[method]
+    @property
+    def actual_ratio(self) -> float:
+        """The ratio during the turns, in which the cores may have been faster or slower."""
+        return 8 * self.bytes["f32"] / (self.rate * self.seconds[ALONE])
 
 
 def local_steps(method: str) -> int:
@@ -211,7 +217,11 @@ def measure(
         {method: statistics.median(turn[n] for turn in each) for method, each in turns.items()}
         for n in (0, 1)
     )
-    return Measured(hosts, ratio, rate, seconds, sent)
+    efficiency = {
+        method: statistics.median(alone / own for own, _, alone in each)
+        for method, each in turns.items()
+    }
+    return Measured(hosts, ratio, rate, seconds, sent, efficiency)
 
 
 def train(arguments: argparse.Namespace) -> Curves:
@@ -259,12 +269,13 @@ def speed_table(links: Sequence[Measured]) -> str:
     """Return a table of all methods on the same hosts, with columns for each link."""
     head, rows = ["method", "sent"], []
     for each in links:
-        head += [f"ratio {each.ratio:g}, {each.rate / 1e6:.3g} Mbit/s: steps/s", "efficiency"]
+        head.append(f"{each.rate / 1e6:.3g} Mbit/s, ratio {each.actual_ratio:.1f}: steps/s")
+        head.append("efficiency")
     for method in links[0].seconds:
         row = [method, show_bytes(statistics.median(each.bytes[method] for each in links))]
         for each in links:
             goal = EFFICIENCY.get((method, each.ratio))
-            efficiency = f"{100 * each.efficiency(method):.0f} %"
+            efficiency = f"{100 * each.efficiency[method]:.0f} %"
             row += [f"{1 / each.seconds[method]:.3g}", efficiency + show_goal(goal)]
         rows.append(row)
     return f"{links[0].hosts} hosts\n\n{table(rows, head)}"

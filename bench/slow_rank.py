@@ -20,6 +20,7 @@ import ddl_torch as ddl
 import ddl_torch.elastic as elastic
 from bench.slow import ALONE, Job, local_steps, wire
 
+Turn = tuple[float, float, float]  # seconds and bytes of a step; its seconds alone, about then
 STEPS = 100_000  # more than are measured
 WARM_UP = 3  # steps; DistributedDataParallel rebuilds its buckets after the first one
 
@@ -75,13 +76,15 @@ def main() -> None:
     progress = {method: begin(method, job, images, world) for method in job.methods}
     for method, each in progress.items():
         timed(each, 1 if local_steps(method) > 1 else WARM_UP, 1)
-    turns: dict[str, list[tuple[float, float]]] = {method: [] for method in progress}
-    for turn in range(job.turns):
+    turns: dict[str, list[Turn]] = {method: [] for method in progress}
+    alone = [timed(progress[ALONE], job.steps, 1)[0]]
+    for _ in range(job.turns):
         for method, each in progress.items():
             steps = local_steps(method)
-            if turn and steps > job.turns * job.steps:
-                continue  # one long round has enough steps
-            turns[method].append(timed(each, 1 if steps > 1 else job.steps, steps))
+            taken = timed(each, 1 if steps > 1 else job.steps, steps)
+            # The cores may become faster or slower within seconds.
+            alone.append(timed(progress[ALONE], job.steps, 1)[0])
+            turns[method].append((*taken, sum(alone[-2:]) / 2))
     if world.rank == 0:
         Path(job.result).write_text(json.dumps(turns))
     dist.barrier()

@@ -9,6 +9,8 @@ import pytest
 import ddl_core
 from ddl_core.errors import InvalidArgument
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.mark.parametrize(("wire", "size", "limit"), [("bf16", 600, 256), ("int8", 303, 127)])
 def test_a_round_trip(wire: str, size: int, limit: int) -> None:
