@@ -236,15 +236,28 @@ def test_death_of_both_holders_returns_to_the_newest_checkpoint(
         "every": 1,
         "saved": f"lost {phase} {who}",
         "kills": [kill(m, 11, phase) for m in who],
-        "early": [11],
-        "evaluate": [11],
     }
+    if phase in ("compute", "reduce"):  # the step itself notices the loss
+        case |= {"early": [11], "evaluate": [11]}
     codes, logs = members.run(members=4, shard=True, ends=[], bucket_bytes=1000, **case)
     assert [code for m, code in enumerate(codes) if m not in who] == [0, 0]
     for log in (log for m, log in enumerate(logs) if m not in who):
         assert log[-1][1] == expected
         steps = [line[1] for line in log if line[0] == "commit"]
         assert len(steps) > len({*steps})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["vote", "apply"])
+@pytest.mark.parametrize("operation", ["early", "evaluate"])
+def test_operation_that_notices_the_loss_raises(members: Any, phase: str, operation: str) -> None:
+    kills = [kill(m, 11, phase) for m in (1, 2)]
+    case = {**SAVED, "every": 1, "saved": f"raised {phase} {operation}", "kills": kills}
+    codes, logs = members.run(
+        members=4, shard=True, ends=[], bucket_bytes=1000, **case, **{operation: [11]}
+    )
+    assert codes == [1, -9, -9, 1]
+    assert all("StateLost: all holders" in log[-1][1] for log in (logs[0], logs[3]))
 
 
 @pytest.mark.slow
