@@ -24,6 +24,8 @@ class Runs:
     def final(self, workers: int | str, *words: str) -> tuple[str, list[Any]]:
         """Return the digest of a job's final state, and its events."""
         report = self._folder / "report"
+        for each in self._folder.glob("killed *"):  # of a storm before
+            each.unlink()
         size, env = ["-n", str(workers), "--name", "sharded"], {"XDG_RUNTIME_DIR": self._folder}
         command = [*DDL, *size, "--quiet", "--report", report, PROGRAM, *words]
         done = self._run(command, cwd=self._folder, env=env, limit=LIMIT).expect_success()
