@@ -46,6 +46,7 @@ PHASES: dict[str, type] = {
     "_settle": Shards,
 }
 APART = 3  # steps between two kills
+PATIENCE = 5  # steps until the next phase is tried
 SCALE = [sys.executable, "-m", "ddl_launch.commands", "elastic", "scale", "sharded"]
 
 
@@ -121,7 +122,9 @@ class Storm:
         is_due = (
             killed < self._count and self.step >= last + APART and self._job.group.comm.size > 2
         )
-        if is_due and phase == [*PHASES][killed % len(PHASES)]:
+        # Ranges move only after a join or a death: if none comes, the next phase is taken.
+        turn = killed + (self.step - last - APART) // PATIENCE
+        if is_due and phase == [*PHASES][turn % len(PHASES)]:
             with suppress(FileExistsError), open(f"killed {killed}", "x") as file:
                 file.write(str(self.step))
                 file.flush()
