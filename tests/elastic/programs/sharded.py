@@ -46,7 +46,7 @@ PHASES: dict[str, type] = {
     "_settle": Shards,
 }
 APART = 3  # steps between two kills
-PATIENCE = 5  # steps until the next phase is tried
+UNTIL_NEXT = 5  # steps until the next phase is tried
 SCALE = [sys.executable, "-m", "ddl_launch.commands", "elastic", "scale", "sharded"]
 
 
@@ -123,7 +123,7 @@ class Storm:
             killed < self._count and self.step >= last + APART and self._job.group.comm.size > 2
         )
         # Ranges move only after a join or a death: if none comes, the next phase is taken.
-        turn = killed + (self.step - last - APART) // PATIENCE
+        turn = killed + (self.step - last - APART) // UNTIL_NEXT
         if is_due and phase == [*PHASES][turn % len(PHASES)]:
             with suppress(FileExistsError), open(f"killed {killed}", "x") as file:
                 file.write(str(self.step))
