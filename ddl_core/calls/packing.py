@@ -23,9 +23,9 @@ def packed_size(count: int, wire: str) -> int:
 
     A multiple of 128 elements can be packed and unpacked by itself. Raises InvalidArgument.
     """
-    if wire is None or count < 0:
-        raise InvalidArgument(f"count is {count} and wire is {wire!r}; count must be at least 0")
-    return int(lib.ddl_packed_size(count, wire_number(wire)))
+    if count < 0:
+        raise InvalidArgument(f"count is {count}; must be at least 0")
+    return int(lib.ddl_packed_size(count, wire_number(wire or "")))
 
 
 def pack(values: Any, wire: str) -> Packed:

@@ -36,7 +36,8 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: ddl_core.unpack(BYTES, "int4", FLOATS.astype(np.float64)), "out has dtype float64"),
     (lambda: ddl_core.unpack(BYTES, "int8", FLOATS), "packed has 65 elements; must have 129"),
     (lambda: ddl_core.unpack(FLOATS, "f32", FLOATS), "packed has dtype float32; must be uint8"),
-    (lambda: ddl_core.packed_size(-1, "int8"), "count is -1"),
+    (lambda: ddl_core.packed_size(-1, "int8"), "count is -1; must be at least 0"),
+    (lambda: ddl_core.packed_size(1, None), "wire is ''; must be one of"),  # type: ignore[arg-type]
 ]
 
 
