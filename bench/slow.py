@@ -149,6 +149,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         check_plot(arguments.plot)
     methods = arguments.methods or (TRAINED if arguments.accuracy else METHODS)
     arguments.methods = methods.split(",")
+    if not arguments.accuracy and "f32" not in arguments.methods:
+        parser.error("--methods needs f32, whose bytes the ratio of a link refers to")
     return arguments
 
 

@@ -404,6 +404,12 @@ def test_efficiency_is_relative_to_steps_without_communication() -> None:
     ]
 
 
+def test_methods_on_slow_links_need_f32(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        slow.parse(["--methods", "int4"])
+    assert "--methods needs f32" in capsys.readouterr().err
+
+
 def test_differences_of_accuracy_are_taken_seed_by_seed() -> None:
     curves = {
         "f32": {"0": [(234, 80.0), (468, 90.0)], "1": [(234, 81.0), (468, 92.0)]},
