@@ -2,6 +2,7 @@
 /* Links over shared memory. With `shm` each side maps it separately, as two processes do; with
  * `inproc` it is mapped once, as between threads. */
 #include "link_conformance.h"
+#include "net/shm/arena.h"
 #include "net/shm/regions.h"
 #include "net/shm/shm.h"
 
@@ -162,6 +163,35 @@ static void test_several_at_once(void (*make)(star *s))
         }
         CHECK(ops->flush(*to) == DDL__LINK_DRAINED, "not released");
     }
+    star_destroy(&s);
+}
+
+/* Spans that are read at once keep to the first pages of a ring, also after a time in which one
+ * stayed unread. */
+static void test_few_pages(void (*make)(star *s))
+{
+    enum { SPAN = 1000, MOST = 2 * DDL__OUTLET_WARM, UNREAD = 60 };
+    _Static_assert((int)ARENA > (int)MOST + UNREAD * SPAN, "the ring has more pages");
+    star s = star_create(&(star_factory){make, destroy, NULL}, 1);
+    ddl__link *const *to = &s.centre[0];
+    const char *least = NULL, *most = NULL;
+    for (uint64_t k = 0; k < 1000; k++) {
+        if (k == 400) {
+            for (uint64_t i = 0; i < UNREAD; i++)
+                CHECK(publish_span(to, 1, i, SPAN), "no room for unread span %ju", (uintmax_t)i);
+            for (uint64_t i = 0; i < UNREAD; i++)
+                read_soon(NULL, s.leaf[0], i, SPAN);
+        }
+        char *span = to[0]->ops->reserve(to, 1, SPAN);
+        CHECK(span, "no room for span %ju", (uintmax_t)k);
+        least = least && least < span ? least : span;
+        most = most > span ? most : span;
+        fill(span, SPAN, k);
+        ddl__signature signature = signature_of(k);
+        to[0]->ops->publish(to, 1, span, SPAN, &signature);
+        read_soon(NULL, s.leaf[0], k, SPAN);
+    }
+    CHECK(most - least < MOST, "over %td bytes", most - least);
     star_destroy(&s);
 }
 
@@ -362,6 +392,8 @@ int main(int argc, char **argv)
     test_short_spans(create_beside);
     test_several_at_once(create);
     test_several_at_once(create_beside);
+    test_few_pages(create);
+    test_few_pages(create_beside);
     test_room();
     test_ring_is_full();
     test_lent();

@@ -22,7 +22,9 @@
  * Order: the owner fills span and entry, then stores the stamp of the entry. The reader loads the
  * stamp before it reads either. The reader stores `released` after its last read, and the owner
  * loads it before it writes there again. Bytes are reused in order, up to the oldest span that some
- * reader has not released.
+ * reader has not released. If all are released, the owner starts again at the first byte: the
+ * kernel provides pages that owner and readers touch for the first time, which takes longer than a
+ * short operation, so short spans keep to few pages.
  *
  * An arena has no name, so a crash leaves nothing behind. */
 #ifndef DDL_NET_ARENA_H
@@ -43,7 +45,9 @@ enum {
     DDL__ARENA_ENTRY_HEAD = 32,
     /* The longest span that is stored inside its entry: for one reader, and for several. */
     DDL__ARENA_SHORT_FOR_ONE = DDL__ARENA_ENTRY - DDL__ARENA_ENTRY_HEAD,
-    DDL__ARENA_SHORT_FOR_ALL = DDL__ARENA_PAIR - DDL__ARENA_ENTRY_HEAD
+    DDL__ARENA_SHORT_FOR_ALL = DDL__ARENA_PAIR - DDL__ARENA_ENTRY_HEAD,
+    /* After so many bytes the owner looks whether it can start again at the first byte. */
+    DDL__OUTLET_WARM = 64 << 10
 };
 
 /* ---- the layout of the shared memory ---- */
@@ -129,19 +133,14 @@ typedef struct ddl__arena_outlet {
      * positions. Bytes before `tail` are free again, bytes before `head` published, and bytes
      * before `reserved` reserved. */
     uint64_t tail, head, reserved;
+    uint64_t touched;    /* the bytes of the ring that have been reserved once */
+    bool is_new;         /* the span reserved last has new pages */
     unsigned announced;  /* the last value that the driver stored into shared->sleeping */
     bool awaits_release; /* since it woke up, the driver has lacked room, or has found unreleased
                             spans */
     unsigned char short_span[DDL__ARENA_SHORT_FOR_ALL];
     ddl__arena_reader *readers;
 } ddl__arena_outlet;
-
-/* Return true if the ring has not wrapped around yet. Its pages are then written for the first
- * time: the kernel provides them, which takes many times longer than the stores. */
-static inline bool ddl__outlet_is_new(const ddl__arena_outlet *own)
-{
-    return own->reserved <= own->size;
-}
 
 struct ddl__shm_link;
 

@@ -93,37 +93,49 @@ static bool outlet_is_full(ddl__arena_outlet *own, unsigned to)
     return r->reserved - r->released >= DDL__ARENA_QUEUE;
 }
 
-/* Move the tail up to the oldest span that some reader still needs. */
-static void outlet_reclaim(ddl__arena_outlet *own)
+/* Move the tail up to the oldest span that some reader still needs. Return true if no reader needs
+ * any. */
+static bool outlet_reclaim(ddl__arena_outlet *own)
 {
+    bool released = true;
     uint64_t tail = own->head;
     for (unsigned i = 0; i < own->n_readers; i++) {
         ddl__arena_reader *r = &own->readers[i];
         if (r->published == r->released)
             continue;
         r->released = atomic_load_explicit(&own->shared->rings[i].released, memory_order_seq_cst);
+        released = released && r->published == r->released;
         if (r->published != r->released && r->starts[r->released % DDL__ARENA_QUEUE] < tail)
             tail = r->starts[r->released % DDL__ARENA_QUEUE];
     }
     own->tail = tail;
+    return released;
 }
 
 /* Reserve memory for a span of `bytes`. Return NULL while there is no room. */
 static void *outlet_reserve(ddl__arena_outlet *own, size_t bytes)
 {
     uint64_t size = own->size, need = whole_lines(bytes);
-    uint64_t start = own->reserved, place = start % size;
-    if (place + need > size)
-        start += size - place; /* a span never wraps around: skip the rest of this round */
-    if (start + need - own->tail > size) {
-        outlet_reclaim(own);
-        /* the outlet is empty, so the rest of the round is free as well */
-        if (own->tail == own->reserved)
+    uint64_t start = own->reserved, place = start % size, end = place + need;
+    bool wraps = end > size; /* a span never does: skip the rest of this round */
+    if (wraps)
+        start += size - place;
+    bool looks = place / DDL__OUTLET_WARM != end / DDL__OUTLET_WARM;
+    if (looks || start + need - own->tail > size) {
+        bool released = outlet_reclaim(own);
+        if (own->tail == own->reserved) {
+            if (released && !wraps)
+                start += size - place;
+            /* the outlet is empty, so the rest of the round is free as well */
             own->tail = own->head = own->reserved = start;
+        }
     }
     if (start + need - own->tail > size)
         return NULL;
     own->reserved = start + need;
+    own->is_new = start % size + need > own->touched;
+    if (own->is_new)
+        own->touched = start % size + need;
     return own->bytes + start % size;
 }
 
@@ -202,7 +214,7 @@ static void span_store(ddl__link *to, bool several, void *span, const void *memo
         return;
     }
     ddl__stores *stores = ddl__link_stores(to, several, bytes, to->from_memory);
-    bool timed = !ddl__outlet_is_new(shm(to)->own) && ddl__stores_time(stores, bytes);
+    bool timed = !shm(to)->own->is_new && ddl__stores_time(stores, bytes);
     bool nontemporal = timed ? ddl__stores_choose(stores) : stores->nontemporal;
     int64_t start = timed ? ddl__now() : 0;
     if (nontemporal)
