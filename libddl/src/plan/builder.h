@@ -21,6 +21,8 @@ enum {
 
     /* The longest message for one-shot in shared memory. */
     DDL__ONE_SHOT_SHARED = 8 << 10,
+    /* The most ranks for the one-shot barrier. Larger comms open shared memory on first use. */
+    DDL__ONE_SHOT_BARRIER = 32,
     /* The longest message for one-shot over levels that a mode string declares. */
     DDL__ONE_SHOT_DECLARED = 4 << 10,
 
@@ -134,6 +136,9 @@ const ddl__algorithm_entry *ddl__algorithm_choose(const ddl__request *request);
 
 /* Return true if one-shot is at least as fast as direct for a short reduction in shared memory. */
 bool ddl__one_shot_beats_direct(const ddl__request *request);
+
+/* Return true if one-shot is the faster barrier. */
+bool ddl__one_shot_beats_dissemination(const ddl__request *request);
 
 /* ---- sums.c: additions in the order of a request ---- */
 

@@ -74,7 +74,8 @@ static ddl__algorithm choose_in_any_order(const ddl__request *request)
     if (request->wire)
         return DDL__ALGORITHM_PACKED;
     if (request->kind == DDL__BARRIER)
-        return DDL__ALGORITHM_DISSEMINATION;
+        return ddl__one_shot_beats_dissemination(request) ? DDL__ALGORITHM_ONE_SHOT
+                                                          : DDL__ALGORITHM_DISSEMINATION;
     if (ddl__request_is(request, DDL__PAIRWISE_KINDS))
         return request->all_shared || request->sent ? DDL__ALGORITHM_PAIRWISE : DDL__ALGORITHM_NONE;
     if (reduces && request->all_shared && one_shot)

@@ -22,7 +22,8 @@ static void finish(ddl_comm *comm, double start, double limit)
     ddl_comm_destroy(comm);
 }
 
-/* Each half has another root: with most plans, the halves exchange nothing. */
+/* Each half has another root: with most plans, the halves exchange nothing. A rank that has sent
+ * its block may be in the barrier. */
 static void different_roots(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -31,7 +32,9 @@ static void different_roots(ddl_comm *comm)
     ddl_status status = ddl_gather(comm, data, more, 5, DDL_F32, rank == ODD ? ODD : 0, NULL, NULL);
     status = fail_soon(comm, status);
     EXPECT(status, DDL_EMISMATCH, "called gather(f32, 5, root 2)");
-    EXPECT(status, DDL_EMISMATCH, "called gather(f32, 5, root 0)");
+    CHECK(strstr(ddl_last_error(), "called gather(f32, 5, root 0)") ||
+              strstr(ddl_last_error(), "called barrier as operation 3"),
+          "rank %d got \"%s\"", rank, ddl_last_error());
     finish(comm, start, 20);
 }
 

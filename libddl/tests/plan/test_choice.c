@@ -29,7 +29,8 @@ static bool is_one_shot(int size, int64_t bytes, double oversubscription, ddl__k
         ddl__plan_destroy(plan);
     }
     ddl__topology_destroy(t);
-    CHECK(!strcmp(name, "one-shot") || !strcmp(name, "direct"), "%s of %d ranks", name, size);
+    const char *other = kind == DDL__BARRIER ? "dissemination" : "direct";
+    CHECK(!strcmp(name, "one-shot") || !strcmp(name, other), "%s of %d ranks", name, size);
     return !strcmp(name, "one-shot");
 }
 
@@ -109,8 +110,20 @@ static void test_one_shot(void)
     }
 }
 
+/* A barrier has one round where few ranks share cores, since each round takes a turn of all of
+ * them. */
+static void test_barrier(void)
+{
+    for (int size = 2; size <= MOST; size *= 2) {
+        CHECK(!is_one_shot(size, 0, 1, DDL__BARRIER), "%d ranks with a core each", size);
+        CHECK(is_one_shot(size, 0, 1.5, DDL__BARRIER) == (size <= DDL__ONE_SHOT_BARRIER),
+              "%d ranks that share cores", size);
+    }
+}
+
 int main(void)
 {
     test_one_shot();
+    test_barrier();
     test_chosen_segments();
 }

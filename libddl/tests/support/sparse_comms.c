@@ -4,6 +4,7 @@
 #include "check.h"
 #include "connect/addresses/neighbours.h"
 #include "connect/wireup/first_use.h"
+#include "plan/builder.h"
 
 WRAP(bool, ddl__is_sparse, (int size))
 {
@@ -29,4 +30,10 @@ WRAP(bool, ddl__are_connected_early,
      (const ddl__address *addresses, int size, uint32_t kinds, int one, int other))
 {
     return !(kinds & (DDL_LINK_SHM | DDL_LINK_TCP)) || ddl__are_neighbours(one, other, size);
+}
+
+WRAP(bool, ddl__one_shot_beats_dissemination, (const ddl__request *request))
+{
+    (void)request;
+    return false; /* that barrier would open all links */
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-shot: all-reduce and reduce of short messages.
+/* One-shot: all-reduce and reduce of short messages, and the barrier of ranks that share cores.
  *
  * Every rank sends its whole buffer to every other rank, or only to the root. Every receiver
- * reduces all p buffers in rank order.
+ * reduces all p buffers in rank order. In a barrier the messages are empty.
  *
  * Steps: 1. Messages: p - 1 from each rank. Bytes: N (p - 1) from each rank, N to the root. That is
  * more than necessary, but no rank waits for a second hop. */
@@ -20,6 +20,14 @@ bool ddl__one_shot_beats_direct(const ddl__request *request)
     return n * (p + 1 - 4 * (p - 1) / p) * DDL__CACHED_BYTE <= saved;
 }
 
+/* Each round of the dissemination takes a turn of all ranks that share a core. */
+bool ddl__one_shot_beats_dissemination(const ddl__request *request)
+{
+    const ddl__topology *t = request->topology;
+    return request->all_shared && t && t->oversubscription > 1 &&
+           request->size <= DDL__ONE_SHOT_BARRIER;
+}
+
 static void cost(ddl__cost *c)
 {
     bool to_root = c->request->kind == DDL__REDUCE_TO_ROOT;
@@ -35,6 +43,15 @@ static int64_t build(ddl__builder *builder)
     ddl__step publish = {
         .kind = DDL__PUBLISH, .stable = !request->in_place, .count = request->count};
     ddl__step reduce = {.keep = 1, .finish = 1, .count = request->count};
+    if (request->kind == DDL__BARRIER) {
+        publish.count = 1;
+        ddl__builder_add(builder, publish, ddl__no_ranks(), ddl__other_ranks(request));
+        for (int distance = 1; distance < request->size; distance++) {
+            ddl__step take = {.kind = DDL__TAKE, .count = 1};
+            ddl__builder_add_peer(builder, take, ddl__rank_at(request, -distance));
+        }
+        return DDL__WAVES;
+    }
     bool rooted = request->kind == DDL__REDUCE_TO_ROOT, is_root = request->rank == request->root;
     if (!rooted || !is_root)
         ddl__builder_add(builder, publish, ddl__no_ranks(),
@@ -44,9 +61,9 @@ static int64_t build(ddl__builder *builder)
     return DDL__WAVES;
 }
 
-const ddl__algorithm_descriptor ddl__one_shot = {.name = "one-shot",
-                                                 .kinds = DDL__KIND(ALLREDUCE) |
-                                                          DDL__KIND(REDUCE_TO_ROOT),
-                                                 .follows = ddl__ranks_are_in_order,
-                                                 .cost = cost,
-                                                 .build = build};
+const ddl__algorithm_descriptor ddl__one_shot = {
+    .name = "one-shot",
+    .kinds = DDL__KIND(ALLREDUCE) | DDL__KIND(REDUCE_TO_ROOT) | DDL__KIND(BARRIER),
+    .follows = ddl__ranks_are_in_order,
+    .cost = cost,
+    .build = build};
