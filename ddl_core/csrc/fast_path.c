@@ -11,11 +11,12 @@
  * `closed` before it reads `users`. Both are sequentially consistent, so one of the two sees the
  * other, also without a GIL.
  *
- * A blocking call waits in slices and checks for signals in between. Small operations are submitted
- * with the GIL held, which is cheaper than releasing it; if the peers are there already, they
- * complete at once. Larger ones wait their first slice within the library, which then need not wake
- * its thread. An interrupted call leaves its operation running, like an asynchronous one, so its
- * arrays are kept.
+ * A blocking call waits in slices and checks for signals in between. It releases the GIL and waits
+ * its first slice within the library. Small operations of ranks that have a core each are submitted
+ * with the GIL held, which is cheaper: if the peers are there already, they complete at once. Where
+ * ranks share cores, most calls have to wait. Then a submission would let the library's thread wake
+ * up every millisecond, and each time it takes the core from a rank. An interrupted call leaves its
+ * operation running, like an asynchronous one, so its arrays are kept.
  *
  * Arrays are read through NumPy's array interface, __array_struct__: unlike the buffer protocol it
  * can be used with the stable ABI of Python 3.10. */
@@ -154,7 +155,7 @@ static PyObject *outcome(ddl_status status)
     return NULL;
 }
 
-enum { SMALL = 512 }; /* elements: cheaper than releasing the GIL */
+enum { SMALL = 512 }; /* elements; see the design notes */
 
 ddl_status fast_path_wait(fast_path *self, ddl_work *work, int milliseconds)
 {
@@ -219,7 +220,7 @@ static PyObject *finish(fast_path *path, ddl_status status, ddl_work *work, PyOb
         PyThreadState *outside = NULL;                                                             \
         if (PyList_Size((path)->dropped) || !fast_path_enter(path))                                \
             Py_RETURN_FALSE;                                                                       \
-        if ((elements) > SMALL) {                                                                  \
+        if ((elements) > SMALL || (path)->shares_cores) {                                          \
             options.wait_ms = SLICE_MS;                                                            \
             outside = PyEval_SaveThread();                                                         \
         }                                                                                          \
@@ -412,6 +413,7 @@ static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *key
     if (self) {
         self->comm = comm;
         self->size = ddl_comm_size(comm);
+        self->shares_cores = self->size > sysconf(_SC_NPROCESSORS_ONLN);
         self->dropped = Py_NewRef(dropped);
         self->ops = Py_NewRef(ops);
         atomic_init(&self->users, 0);
