@@ -103,11 +103,12 @@ def run(
     function: Callable[[Any], Any],
     seed: int,
     group: RankGroup,
-    agree: Agree,
+    agree: Agree | None,
     expect: Callable[[float], None],
 ) -> Table:
     """Return the numbers that function(batch) returns, one row for each batch. All ranks call it.
 
+    agree   None to return a table of NaN of the same size, without an operation
     expect  called with the seconds that this rank would need for all batches
     """
     began, evaluated = time.monotonic(), 0
@@ -140,7 +141,9 @@ def run(
         width = len(known[first])
         if not width:
             raise ValueError(f"the function returned no numbers for batch {first}")
-        (table,) = agree(fill, [np.empty(plan.count * width)], "sum")
+        table: Array = np.full(plan.count * width, np.nan)
+        if agree:
+            (table,) = agree(fill, [table], "sum")
     # Seed the generators, so that the program's next random numbers are the same on all ranks.
     framework.seed(evaluation_seed(seed, plan.count))
     return table.reshape(plan.count, width)
