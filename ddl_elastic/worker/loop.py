@@ -395,6 +395,7 @@ class Loop:
         if found:
             self.framework.load(found.state)
             self._next = found.step
+            self.past.return_to(found.step)
             self.reporter.rolled_back(found.step, first, found.text)
         audit.settled(self._next)
         return found is not None
@@ -407,6 +408,7 @@ class Loop:
         self.log(found.text)
         self.framework.load(found.state)
         self._next = found.step
+        self.past.return_to(found.step)
 
     def _wait_for_saver(self) -> None:
         """Wait until no rank writes a checkpoint."""
@@ -642,7 +644,7 @@ class Loop:
         if self.group.saver:
             shared_storage.check(self.group.saver, self.group, self.agree, self._finish)
         self.reporter.admitted(step.first)
-        self.past.is_open = True
+        self.past.open(evaluation.NONE if self._passes_by else self._next)
         return step.deaths
 
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
@@ -722,6 +724,7 @@ class Loop:
         the beginning of a step. The operations that this program runs between two steps come
         later."""
         if not self._arrival:
+            self.past.begin(self._next)
             change.follow_plan(self)
             change.send_state(self)
 

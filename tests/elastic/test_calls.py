@@ -251,6 +251,16 @@ def test_stop_in_a_step_that_is_undone_has_no_effect(
     assert found.count(3) == 2 and found[-1] == 3
 
 
+def test_evaluation_in_an_undone_first_step_is_not_kept(make_job: MakeJob, tmp_path: Path) -> None:
+    """A joining worker, whose program executes this step once, would get its table."""
+    job, values = make_job(checkpoint=str(tmp_path), audit=0.5), [float("nan"), 7.0]
+    for step in train_call(job):
+        if step.number == 0:
+            evaluate(job, values.pop(0))
+            step.lost = StateLost("undone") if values else None
+    assert [each.tolist() for each in job.past.tables] == [[[7.0]]]
+
+
 @pytest.mark.parametrize(("follows", "expected"), [(False, [[1]]), (True, [])])
 def test_a_death_after_the_last_step_is_reported(
     make_job: MakeJob, follows: bool, expected: list[list[int]]
