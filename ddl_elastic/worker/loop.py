@@ -164,7 +164,9 @@ class Loop:
         self.past = EvaluationHistory()  # what a joining worker's program requests, too
         self._policy, self._beside = policy, beside
         self._constants: dict[str, int | str | None] = {"batch": batch, "logical": logical}
-        self._constants |= {"seed": seed, "local_steps": None, "wire": None}
+        self._constants |= {"seed": seed}
+        # Of the current call; see saving.SETTINGS.
+        self._settings: dict[str, int | str | None] = dict.fromkeys(saving.SETTINGS)
         self._constants["clip_norm"] = _clip_norm(framework)
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
@@ -182,6 +184,7 @@ class Loop:
         self._numbers: dict[str, int | str | None] = {}  # settings that must be equal on all ranks
         self._resumed: State | None = None  # from a checkpoint; loaded after the admission
         self._checkpoint = ""  # the name of that checkpoint
+        self._saved = "", 0  # its file, and the number of its steps
         self._saves_initial = False  # until the initial state of a job with audits is written
         self._passes_by = False  # this resumed job undoes the current step
         recording = find_recording()
@@ -203,6 +206,7 @@ class Loop:
         loader_workers  processes that read ahead for each rank; they do not change the result
         collate         makes a batch from a share's samples; None means the framework's function
         """
+        self._settings = dict.fromkeys(saving.SETTINGS)
         sampler = self._sample(data)
         number = count_steps(sampler, passes, steps)
         source = _Source(data, sampler, self._owned, loader_workers, collate)
@@ -221,6 +225,7 @@ class Loop:
         """Begin a call of `steps` with `number` steps. `frame` is the program's stack frame."""
         data, sampler, collate = source.data, source.sampler, source.collate
         if not self._numbers:  # this is the first call
+            self._constants |= self._settings
             counts = {"len(data)": sampler.samples, "steps": number}
             counts["steps between checkpoints"] = self._policy.every if self._policy else None
             counts["copies"] = self.group.shards.copies if self.group.shards else None
@@ -234,6 +239,7 @@ class Loop:
         begin = self._planned
         self._planned += number
         self._resume()
+        self._compare_call(begin)
         span = range(self._next, self._planned)
         self._begin_resumed(begin, span)
 
@@ -584,8 +590,21 @@ class Loop:
         if found:
             manifest, state = found
             self._next, self._checkpoint = manifest.steps, manifest.description
+            self._saved = manifest.name, manifest.steps
+            saver.resume(manifest.constants)
             self.log(f"resumed after {manifest.steps} steps")
             self._resumed, self._saves_initial = state, False
+
+    def _compare_call(self, begin: int) -> None:
+        """Keep the settings of a call of `steps` for the next checkpoints. Raises ValueError if the
+        call had begun with other ones before the checkpoint from which this job has resumed."""
+        saver, (name, steps) = self.group.saver, self._saved
+        if saver and saver.calls is not None:
+            known = saver.settings_at(begin)
+            if begin < steps:
+                saving.compare(name, known, self._settings)
+            if self._settings != known:
+                saver.calls.append([begin, self._settings])
 
     def _begin_resumed(self, begin: int, span: range) -> None:
         """Load the checkpoint when a call of `steps` begins, even if that call is already finished.

@@ -138,6 +138,38 @@ def test_a_checkpoint_of_clipped_steps_is_refused_without_clipping(
     loop.group.watch.close()
 
 
+def train_rounds(job: elastic.Job, **options: Any) -> None:
+    """Train a pass in steps, and then one in rounds."""
+    for _ in train_call(job):
+        pass
+    for round in job.rounds([(torch.ones(2), 1)] * 24, **options):
+        for batches in round:
+            for x, y in batches:
+                round.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+                job.framework.optimizer.step()
+
+
+def test_later_rounds_are_compared_with_the_checkpoint(make_job: MakeJob, tmp_path: Path) -> None:
+    saved = {"checkpoint": str(tmp_path), "every": 1}
+    train_rounds(make_job(**saved), local_steps=2)
+    with pytest.raises(ValueError, match="is of another job: local_steps was 2, is 3"):
+        train_rounds(make_job(**saved), local_steps=3)
+    with pytest.raises(ValueError, match="is of another job: wire was None, is 'int8'"):
+        train_rounds(make_job(**saved), local_steps=2, wire="int8")
+    job = make_job(**saved)
+    for _ in train_call(job):
+        pass
+    with pytest.raises(ValueError, match="is of another job: local_steps was 2, is None"):
+        job.steps([(torch.ones(2), 1)] * 24)
+    train_rounds(make_job(**saved), local_steps=2)
+
+
+def test_rounds_after_the_checkpoint_may_differ(make_job: MakeJob, tmp_path: Path) -> None:
+    saved = {"checkpoint": str(tmp_path), "every": 1}
+    assert len([*train_call(make_job(**saved))]) == 2
+    train_rounds(make_job(**saved), local_steps=3)
+
+
 def show(job: elastic.Job) -> tuple[str, float, float]:
     return job.hash(), job.loss, job.norm
 
