@@ -98,7 +98,7 @@ class Shards:
         self.keepers: Sequence[int] | None = None
         self._handed: Comm | None = None  # the comm in which the keepers have received the state
         self._losses = 0  # the number of times that the state was lost
-        self._is_lost = False
+        self.is_lost = False  # True from `forget` to `reset`
         self.is_stale = False  # True if the parameters that this rank does not hold are old
         self._exports = self._digests = False  # True to gather the slots in the next operation
         self._table: Table = {}  # of all tensors, if `_slots` is not None
@@ -115,7 +115,7 @@ class Shards:
 
     def reset(self, shards: ShardSet) -> None:
         """Start from shards that contain the whole state, on all ranks."""
-        self._holdings, self._comm, self._is_lost = {0: Holding(None, shards)}, None, False
+        self._holdings, self._comm, self.is_lost = {0: Holding(None, shards)}, None, False
         self._lengths = self._framework.lengths()
         self.is_stale = False
 
@@ -125,7 +125,7 @@ class Shards:
         self._holdings, self._comm, self.is_stale, self._needs_all = {}, None, False, False
         if self._framework.blocks:
             self._framework.blocks.gathered()
-        self._losses, self._is_lost = self._losses + 1, True
+        self._losses, self.is_lost = self._losses + 1, True
         self.reads.stop()
         self._framework.abandon()
 
@@ -170,7 +170,7 @@ class Shards:
 
         trains  True in a training step: free the blocks, and let the other ranks read them
         """
-        if not (self.has_begun or self._is_lost or self._is_new):
+        if not (self.has_begun or self.is_lost or self._is_new):
             return
         if self.keepers is not None:
             if self._handed is not comm:
@@ -187,7 +187,7 @@ class Shards:
                 comm.barrier()  # the ranks have updated their ranges
         if not is_settled:
             self._settle(comm, members)
-        if self._is_lost:
+        if self.is_lost:
             return
         if self._gathers_all:
             if not self._is_whole:
@@ -323,7 +323,7 @@ class Shards:
     def _settle(self, comm: Comm, members: Sequence[int]) -> None:
         self._slots = self._digest = None
         found = self._compare(comm)
-        if self._is_lost:
+        if self.is_lost:
             self._comm = comm
             return
         is_old = found[:, _JOINING] == 0
@@ -474,7 +474,7 @@ class Shards:
         oldest, stale = min(self._holdings, default=0), int(self.is_stale)
         if self._gathers_all and not self._is_whole:
             stale = 2
-        own = np.array([newest, stale, self._losses, oldest, self._is_new, self._is_lost], np.int64)
+        own = np.array([newest, stale, self._losses, oldest, self._is_new, self.is_lost], np.int64)
         found = np.empty((comm.size, own.size), np.int64)
         while True:
             comm.allgather(own, found.reshape(-1))
@@ -565,7 +565,7 @@ class Shards:
         """Return the table of all tensors, and a function that returns a sharded slot by tensor and
         name. The table is empty after a loss, and in a joining rank whose program is behind. Raises
         RuntimeError if this rank does not have the slots."""
-        if self._is_lost or self.is_behind():
+        if self.is_lost or self.is_behind():
             return {}, lambda *key: np.empty(0)
         holding, slots, table = self._newest, self._slots, self._table
         if holding.members is None:

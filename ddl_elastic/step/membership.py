@@ -8,8 +8,10 @@ close the old comm and continue in the new one.
 
 If a rank dies during the vote, some ranks may not see the vote end. They shrink the old comm. Ranks
 that saw the vote end close the old comm without having died. The shrinking ranks detect this
-(reform.survivors) and switch, too. If no rank saw the vote end, the plan is cancelled. Either all
-ranks switch, or none does. A death in the new comm is handled like any other death.
+(reform.survivors) and switch, too. A rank whose program has failed also closes the comm, so ranks
+switch only if all of them have voted for the same plan. If no rank saw the vote end, the plan is
+cancelled. Either all ranks switch, or none does. A death in the new comm is handled like any other
+death.
 """
 
 from __future__ import annotations
@@ -196,6 +198,13 @@ class Membership:
                 return plan.number
         self.drop()  # the new comm has lost a member before the switch
         return 0
+
+    @property
+    def ballot(self) -> int:
+        """The number of the plan for which this rank has voted, or 0. It stays until `voted` or
+        `recovered` shows that the ranks do not switch, or until they have switched."""
+        with self.inbox.changed:
+            return self._plan.number if self._plan and self._fixed else 0
 
     def voted(self, least: int, most: int) -> None:
         """Record the smallest and the largest ballot of a completed vote."""

@@ -54,6 +54,7 @@ class RankProgress:
     has_begun: bool = False  # it has begun the step; otherwise it is switching to a planned comm
     first_left: bool = False  # rank 0 has closed the old comm without having died
     is_new: bool = False  # it has joined, and no share of it has been compared yet
+    plan: int = 0  # the number of the plan for which it has voted, see membership.py
 
     def words(self, workers: int) -> npt.NDArray[np.int64]:
         """Return the fields as 64-bit numbers. The length is the same on all ranks."""
@@ -62,14 +63,14 @@ class RankProgress:
             masks[worker // WORD] |= 1 << worker % WORD
         flags = self.has_result | self.whole << 1 | self.follows << 2 | self.has_begun << 3
         flags |= self.first_left << 4 | self.is_new << 5
-        return np.array([self.member, self.step, flags, *masks], np.int64)
+        return np.array([self.member, self.step, self.plan, flags, *masks], np.int64)
 
     @classmethod
     def from_words(cls, words: Sequence[int], workers: int) -> RankProgress:
-        member, step, flags, *masks = words
+        member, step, plan, flags, *masks = words
         owned = [v for v in range(workers) if masks[v // WORD] >> v % WORD & 1]
         has_result, *more = (bool(flags >> bit & 1) for bit in range(6))
-        return cls(member, step, has_result, owned, *more)
+        return replace(cls(member, step, has_result, owned, *more), plan=plan)
 
 
 class Action(Enum):
@@ -123,6 +124,13 @@ def adopt(owners: Sequence[int], ranks: Sequence[int]) -> list[int]:
             adopted[worker] = min(ranks, key=counts.__getitem__)
             counts[adopted[worker]] += 1
     return adopted
+
+
+def may_have_agreed(ranks: Sequence[RankProgress]) -> bool:
+    """Return True if a vote for a plan may have ended on a rank that has left: all ranks have voted
+    for the same plan. Otherwise, that rank's program has failed. Pure."""
+    plans = {each.plan for each in ranks}
+    return len(plans) == 1 and plans != {0}
 
 
 class Survivors(NamedTuple):

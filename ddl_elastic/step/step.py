@@ -71,7 +71,15 @@ from ddl_elastic.step.digest import ShareDigest
 from ddl_elastic.step.membership import Membership, NotAdmitted, close
 from ddl_elastic.step.packed import WIRES, PackedAverage
 from ddl_elastic.step.partial import PartialSums, add_arrays
-from ddl_elastic.step.reform import LOST, Action, RankProgress, Survivors, Watch, decide
+from ddl_elastic.step.reform import (
+    LOST,
+    Action,
+    RankProgress,
+    Survivors,
+    Watch,
+    decide,
+    may_have_agreed,
+)
 from ddl_elastic.step.sums import Sums
 from ddl_elastic.step.transfer import Sender
 from ddl_elastic.storage.saving import Saver
@@ -595,8 +603,8 @@ class Step:
         if self._hands_over:
             follows = self.follows
         own = RankProgress(group.member, self.number, has_result, group.owned, self._is_whole())
-        is_new = group.member in group.joined
-        return replace(own, follows=follows, has_begun=True, is_new=is_new)
+        is_new, plan = group.member in group.joined, membership.ballot if membership else 0
+        return replace(own, follows=follows, has_begun=True, is_new=is_new, plan=plan)
 
     def _is_whole(self) -> bool:
         """Return True if this rank has the state."""
@@ -628,7 +636,7 @@ class Step:
         group.joined = frozenset(each.member for each in ranks if each.is_new)
         self.first_left = self.first_left or any(each.first_left for each in ranks)
         if group.membership:
-            group.membership.recovered(self.follows)
+            group.membership.recovered(self.follows and may_have_agreed(ranks))
         if self.recovery is None:
             self.recovery, self._noticed = Recovery(self.number, []), noticed
         has_switched = group.membership is not None and group.membership.is_agreed

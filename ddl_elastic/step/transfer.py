@@ -185,10 +185,11 @@ def receive_piece(
     return found, sent
 
 
-def warm_up(comm: Comm) -> None:
-    """Run a sum whose result is not used, so that the comm's memory for sums is allocated."""
+def warm_up(comm: Comm, limit: float | None = None) -> None:
+    """Run a sum whose result is not used, so that the comm's memory for sums is allocated. Raises
+    TimedOut if it takes more than `limit` seconds (None: no limit)."""
     # Use memory from mmap: with malloc, each thread would keep that much.
-    comm.allreduce(np.frombuffer(mmap.mmap(-1, WARM_UP), np.float32))
+    comm.allreduce_async(np.frombuffer(mmap.mmap(-1, WARM_UP), np.float32)).wait(limit)
 
 
 def pieces(state: State) -> Iterator[list[Bytes]]:

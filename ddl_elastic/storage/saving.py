@@ -32,6 +32,9 @@ from ddl_elastic.storage import checkpoint
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Manifest, Storage
 from ddl_elastic.storage.object_storage import storage_at
 
+# The constants that may differ between the calls of Loop.steps. A checkpoint has their values in
+# the first call, and the later changes as _CALLS.
+SETTINGS, _CALLS = ("local_steps", "wire"), "calls"
 _WAITS, _FINISHED = 1, 2
 _SKIPS = 4 * (1 << 60) + _FINISHED  # larger than all other words
 
@@ -90,6 +93,9 @@ class Saver:
 
     def __init__(self, policy: Policy, constants: Mapping[str, Any], beside: bool = False) -> None:
         self._policy, self._constants, self._beside = policy, dict(constants), beside
+        # The changes of SETTINGS after the first call of Loop.steps: the first step of a call, and
+        # its settings. None if the job has resumed from a checkpoint that does not have them.
+        self.calls: list[Any] | None = []
         self._copied = threading.Event()
         self._copied.set()
         self._thread: threading.Thread | None = None
@@ -122,6 +128,18 @@ class Saver:
     def begun(self) -> int:
         """The number of steps of the last checkpoint that this rank has begun."""
         return self._part.steps
+
+    def resume(self, constants: Mapping[str, Any]) -> None:
+        """Continue after the checkpoint with these constants."""
+        self.calls = constants.get(_CALLS)
+
+    def settings_at(self, step: int) -> dict[str, Any]:
+        """Return the SETTINGS of the call of Loop.steps in which this step is."""
+        found = {name: self._constants[name] for name in SETTINGS}
+        for begin, settings in self.calls or ():
+            if begin <= step:
+                found = settings
+        return found
 
     def held_up(self, steps: int) -> float:
         """Return the seconds since this rank began the last checkpoint, if its writing delays a
@@ -225,7 +243,9 @@ class Saver:
         try:
             if self._is_written:
                 tensors, chunks = self._read_parts(parts)
-                manifest = Manifest(self._part.steps, self._constants, tensors, chunks)
+                calls = {} if self.calls is None else {_CALLS: self.calls}
+                constants = {**self._constants, **calls}
+                manifest = Manifest(self._part.steps, constants, tensors, chunks)
                 storage.write(manifest.name, manifest.pack())
                 saved = self.saved = self._part.steps
         finally:
@@ -267,15 +287,14 @@ def newest(
             if damaged is not None:
                 damaged.append(error)
             continue
-        others = {
-            each: (manifest.constants.get(each), value)
-            for each, value in constants.items()
-            if manifest.constants.get(each) != value
-        }
-        if others:
-            told = ", ".join(
-                f"{each} was {was!r}, is {now!r}" for each, (was, now) in others.items()
-            )
-            raise ValueError(f"the checkpoint {name} is of another job: {told}")
+        compare(manifest.name, manifest.constants, constants)
         return manifest, state
     return None
+
+
+def compare(name: str, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise ValueError if the constants of a checkpoint differ from the job's own ones."""
+    others = {each: (saved.get(each), now) for each, now in own.items() if saved.get(each) != now}
+    if others:
+        told = ", ".join(f"{each} was {was!r}, is {now!r}" for each, (was, now) in others.items())
+        raise ValueError(f"the checkpoint {name} is of another job: {told}")

@@ -37,6 +37,9 @@ from ddl_elastic.worker.reporter import Reporter
 TRIES, PAUSE = 100, 0.02  # number of tries to read the state, and seconds between them
 # Seconds in which a joining program must receive a position, and then reach it.
 ARRIVAL_LIMIT = 60.0
+# Seconds in which the ranks of a plan's comm must exchange transfer.WARM_UP bytes, enough at
+# 1 Mbit/s. Without a watchdog, nothing else ends the wait for a rank that hangs.
+WARM_UP_LIMIT = 600.0
 
 
 @dataclass(frozen=True)
@@ -263,8 +266,8 @@ def rehearse(
     if len(whole) < len(ranks) and not group.shards:
         group.sender.reserve(_read(framework), len(whole))
     if len(whole) < len(ranks) and group.saver:
-        shared_storage.share_token(comm, ranks, group.saver.token)
-    transfer.warm_up(comm)
+        shared_storage.share_token(comm, ranks, group.saver.token, ARRIVAL_LIMIT)
+    transfer.warm_up(comm, WARM_UP_LIMIT)
     if len(whole) < len(ranks) and group.shards:
         _share_position(comm, ranks, group.shards.where)
         comm.allreduce_async(np.zeros(1)).wait(ARRIVAL_LIMIT)

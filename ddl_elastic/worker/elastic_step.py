@@ -70,7 +70,9 @@ class ElasticStep:
         self.is_agreed = False
         self._loop, self._loader = loop, loader
         self._step: Step | None = None
-        self.lost: StateLost | None = None  # the error if the step has no result
+        # The error if the state was lost in this step. The program then repeats it, or continues
+        # from an earlier one.
+        self.lost: StateLost | None = None
         self._admission: Recovery | None = None
         self._computed: Share | None = []  # the last share; None until it is computed
 
@@ -87,6 +89,9 @@ class ElasticStep:
 
     def __iter__(self) -> Iterator[Any]:
         loop, framework = self._loop, self._loop.framework
+        if self.lost:  # an operation before the step has noticed it
+            self.is_agreed = True
+            return
         if loop.awaits_admission:
             framework.result()
             yield from self._reference()

@@ -21,6 +21,7 @@ from ddl_elastic.shares.sampler import SampleShare, evaluation_seed
 from ddl_elastic.step.step import RankGroup
 
 Table = npt.NDArray[np.float64]
+NONE = -1  # in place of a step
 
 # Returns the sum of compute(worker) over all logical workers, in arrays like the given ones.
 Agree = Callable[[Callable[[int], Sequence[Array]], list[Array], str], list[Array]]
@@ -79,6 +80,22 @@ class EvaluationHistory:
         self.head: list[Table] = []
         self._taken = 0
         self.is_open = False
+        self._first = NONE, 0  # the first step, and the number of tables before it
+
+    def open(self, step: int) -> None:
+        """Keep the tables of this step, which is the first one that joining workers execute, or of
+        one that a resumed job undoes (NONE)."""
+        self.is_open, self._first = True, (step, len(self.tables))
+
+    def begin(self, step: int) -> None:
+        """Begin a step. If the job repeats the first step, keep its tables again."""
+        self.is_open = self.is_open or step == self._first[0]
+
+    def return_to(self, step: int) -> None:
+        """Drop the tables of the first step if the job returns to it."""
+        first, count = self._first
+        if step == first:
+            del self.tables[count:]
 
     def keep(self, table: Table) -> None:
         """Keep the table of an evaluation if a joining worker's program needs it."""
@@ -103,11 +120,12 @@ def run(
     function: Callable[[Any], Any],
     seed: int,
     group: RankGroup,
-    agree: Agree,
+    agree: Agree | None,
     expect: Callable[[float], None],
 ) -> Table:
     """Return the numbers that function(batch) returns, one row for each batch. All ranks call it.
 
+    agree   None to return a table of NaN of the same size, without an operation
     expect  called with the seconds that this rank would need for all batches
     """
     began, evaluated = time.monotonic(), 0
@@ -140,7 +158,9 @@ def run(
         width = len(known[first])
         if not width:
             raise ValueError(f"the function returned no numbers for batch {first}")
-        (table,) = agree(fill, [np.empty(plan.count * width)], "sum")
+        table: Array = np.full(plan.count * width, np.nan)
+        if agree:
+            (table,) = agree(fill, [table], "sum")
     # Seed the generators, so that the program's next random numbers are the same on all ranks.
     framework.seed(evaluation_seed(seed, plan.count))
     return table.reshape(plan.count, width)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -68,6 +68,7 @@ from ddl_elastic.worker.reporter import Reporter
 WATCHDOG = 10.0  # default, in seconds
 
 _log = logging.getLogger("ddl_elastic")
+Result = TypeVar("Result")
 
 
 # Takes a step, the number of ranks and of logical workers. Returns the rank of each worker.
@@ -163,7 +164,9 @@ class Loop:
         self.past = EvaluationHistory()  # what a joining worker's program requests, too
         self._policy, self._beside = policy, beside
         self._constants: dict[str, int | str | None] = {"batch": batch, "logical": logical}
-        self._constants |= {"seed": seed, "local_steps": None, "wire": None}
+        self._constants |= {"seed": seed}
+        # Of the current call; see saving.SETTINGS.
+        self._settings: dict[str, int | str | None] = dict.fromkeys(saving.SETTINGS)
         self._constants["clip_norm"] = _clip_norm(framework)
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
@@ -176,10 +179,12 @@ class Loop:
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = self._position = 0  # passes and samples of the earlier calls of `steps`
         self._call = -1  # number of the current call of `steps`
+        self._step: ElasticStep | None = None  # the one whose code the program executes
         self._stops = self._first_left = False
         self._numbers: dict[str, int | str | None] = {}  # settings that must be equal on all ranks
         self._resumed: State | None = None  # from a checkpoint; loaded after the admission
         self._checkpoint = ""  # the name of that checkpoint
+        self._saved = "", 0  # its file, and the number of its steps
         self._saves_initial = False  # until the initial state of a job with audits is written
         self._passes_by = False  # this resumed job undoes the current step
         recording = find_recording()
@@ -201,6 +206,7 @@ class Loop:
         loader_workers  processes that read ahead for each rank; they do not change the result
         collate         makes a batch from a share's samples; None means the framework's function
         """
+        self._settings = dict.fromkeys(saving.SETTINGS)
         sampler = self._sample(data)
         number = count_steps(sampler, passes, steps)
         source = _Source(data, sampler, self._owned, loader_workers, collate)
@@ -219,6 +225,7 @@ class Loop:
         """Begin a call of `steps` with `number` steps. `frame` is the program's stack frame."""
         data, sampler, collate = source.data, source.sampler, source.collate
         if not self._numbers:  # this is the first call
+            self._constants |= self._settings
             counts = {"len(data)": sampler.samples, "steps": number}
             counts["steps between checkpoints"] = self._policy.every if self._policy else None
             counts["copies"] = self.group.shards.copies if self.group.shards else None
@@ -232,6 +239,7 @@ class Loop:
         begin = self._planned
         self._planned += number
         self._resume()
+        self._compare_call(begin)
         span = range(self._next, self._planned)
         self._begin_resumed(begin, span)
 
@@ -259,8 +267,7 @@ class Loop:
         if self._stops:
             self.log("job.stop() has ended the training: this call of job.steps has no steps")
             return
-        span, load = call.span, call.load
-        loader, audit = load(span), self.group.audit
+        span, audit = call.span, self.group.audit
         if audit and self._call == 0 and not self.is_new:
             audit.start = self._next
         if self.has_missed(self._call) or (self.is_new and call.begin == span.stop):
@@ -269,17 +276,39 @@ class Loop:
             watchdog = self.group.watch.watchdog.seconds
             self.reporter.begin(span.stop, call.batch, self.logical, watchdog)
         self.past.is_open = False
+        try:
+            has_ended = False
+            while not has_ended:
+                yield from self._run_steps(call)
+                if not self._arrival:
+                    self.past.head = []
+                    change.send_state(self)  # a rank that sent it may have died in the last step
+                self._enter()
+                if self.has_missed(self._call):
+                    return
+                self.arrive()
+                has_ended = self._end_call(call.begin)
+        finally:
+            self._step = None
+            self.past.is_open = self._is_admitted  # else a joining program evaluates itself
+
+    def _run_steps(self, call: _Call) -> Iterator[ElasticStep]:
+        """Yield the remaining steps of a call of `steps`."""
+        span, load, audit = call.span, call.load, self.group.audit
+        loader = load(range(self._next, span.stop))
         # A resumed job compares the ranks in its first step, like a joining worker, and undoes it.
         passes_by = self._awaits_state and call.begin < span.stop
         try:
-            while self._next < span.stop or passes_by:
+            while (self._next < span.stop and not self._stops) or passes_by:
                 if not self._observer:  # an observed step takes as long as the other ranks' steps
                     self.group.watch.watchdog.begin_step()
                 number = call.begin if passes_by else self._next
                 step = call.make_step(self, number, loader, span.stop)
                 if not self._arrival:
                     self.past.head = []
+                self._step = step
                 yield step
+                self._step = None
                 self.past.is_open = False
                 if not step.is_agreed:
                     raise RuntimeError(
@@ -318,19 +347,24 @@ class Loop:
                     break
                 if self._writers and self.group.membership and self.group.membership.ends_job:
                     self._writers.save_last(self._next)
-            if not self._arrival:
-                self.past.head = []
-                change.send_state(self)  # a rank that sent it may have died in the last step
-            self._enter()
-            if self.has_missed(self._call):
-                return
-            self.arrive()
+        finally:
+            loader.close()
+
+    def _end_call(self, begin: int) -> bool:
+        """End a call of `steps`. Return False if this has shown that the state is lost, and the job
+        has returned to a checkpoint. Raises StateLost if there is none."""
+        try:
             if not self._awaits_state:  # otherwise the call has no steps
                 self._end()
             self.reporter.done(self._next, self.framework.loss, self.group.comm, self._digest)
-        finally:
-            self.past.is_open = self._is_admitted  # else a joining program evaluates itself
-            loader.close()
+        except StateLost as error:
+            assert self.group.shards
+            self.group.shards.forget()
+            stop = self._next
+            self._reload(error, begin)
+            self._stops = self._stops and self._next == stop  # else the program repeats a step
+            return False
+        return True
 
     def _record(self, number: int) -> None:
         """Record the step's result for `ddl elastic verify`. Stop after the number of steps that it
@@ -367,6 +401,7 @@ class Loop:
         if found:
             self.framework.load(found.state)
             self._next = found.step
+            self.past.return_to(found.step)
             self.reporter.rolled_back(found.step, first, found.text)
         audit.settled(self._next)
         return found is not None
@@ -379,6 +414,7 @@ class Loop:
         self.log(found.text)
         self.framework.load(found.state)
         self._next = found.step
+        self.past.return_to(found.step)
 
     def _wait_for_saver(self) -> None:
         """Wait until no rank writes a checkpoint."""
@@ -411,7 +447,7 @@ class Loop:
         if self._arrival:
             return self.past.take()
         self._undo()
-        framework = self.framework
+        framework, shards = self.framework, self.group.shards
         plan = evaluation.EvaluationPlan(len(data), batch, self.logical)
         self._come()
         reader = Reader(data, plan, self.seed, framework.seed, collate or framework.collate)
@@ -425,12 +461,15 @@ class Loop:
             group.member,
         )
         watchdog = group.watch.watchdog
+
+        def run(agree: evaluation.Agree | None) -> evaluation.Table:
+            if shards and agree:
+                shards.gather(self._finish)
+            given = framework, plan, loader, function, self.seed, group
+            return evaluation.run(*given, agree, watchdog.expect)
+
         try:
-            if group.shards:
-                group.shards.gather(self._finish)
-            table = evaluation.run(
-                framework, plan, loader, function, self.seed, group, self.agree, watchdog.expect
-            )
+            table = self._operate(lambda: run(self.agree), lambda: run(None))
             self.past.keep(table)
             return table
         finally:
@@ -446,7 +485,7 @@ class Loop:
         """Return the SHA-256 of the current state: the model, the optimizer, and everything else
         that checkpoints contain. After the last step, it is the digest that reports show. In a
         sharded job, all ranks call it, like `state`."""
-        return self._digest().whole
+        return self._operate(self._digest, lambda: Digest("0" * 64, {})).whole
 
     def _digest(self) -> Digest:
         """Return the digest of the current state. A sharded job gathers one tensor at a time."""
@@ -459,17 +498,42 @@ class Loop:
     def state(self) -> State:
         """Return the state by name. In a sharded job all ranks call this, between two steps. It
         gathers the whole model and optimizer on each rank."""
-        shards = self.group.shards
+        shards, framework = self.group.shards, self.framework
         self._undo()
-        if shards and shards.has_begun and not self._arrival:
-            shards.export(self._finish)
-        return self.framework.state()
+
+        def export() -> State:
+            if shards and shards.has_begun and not self._arrival:
+                shards.export(self._finish)
+            return framework.state()
+
+        return self._operate(export, lambda: rollback.spoil(framework.state()))
+
+    def _operate(self, operation: Callable[[], Result], lost: Callable[[], Result]) -> Result:
+        """Return the result of an operation that the program calls on all ranks. In a step whose
+        state is lost, return the result of `lost`, so that the program continues to the end of the
+        step and then returns to a checkpoint. Raises StateLost outside of a step, and if there are
+        no checkpoints."""
+        step, shards = self._step, self.group.shards
+        if shards and shards.is_lost and not (step and step.lost):
+            raise StateLost("the state was lost in a step that the program has left")
+        if step and step.lost:
+            return lost()
+        try:
+            return operation()
+        except StateLost as error:
+            if not (step and shards and self.group.saver):
+                raise
+            shards.forget()
+            step.lost = error
+        return lost()
 
     @property
     def is_writer(self) -> bool:
         """True on the rank that writes files and messages. If that rank dies, another rank replaces
-        it. False while a resumed job has not loaded its checkpoint yet."""
-        return self._is_first and not self._awaits_state and not self._passes_by
+        it. False while a resumed job has not loaded its checkpoint yet, and on all ranks in a step
+        whose state is lost."""
+        is_void = self._awaits_state or self._passes_by or (self._step and self._step.lost)
+        return self._is_first and not is_void
 
     @property
     def _awaits_state(self) -> bool:
@@ -526,8 +590,21 @@ class Loop:
         if found:
             manifest, state = found
             self._next, self._checkpoint = manifest.steps, manifest.description
+            self._saved = manifest.name, manifest.steps
+            saver.resume(manifest.constants)
             self.log(f"resumed after {manifest.steps} steps")
             self._resumed, self._saves_initial = state, False
+
+    def _compare_call(self, begin: int) -> None:
+        """Keep the settings of a call of `steps` for the next checkpoints. Raises ValueError if the
+        call had begun with other ones before the checkpoint from which this job has resumed."""
+        saver, (name, steps) = self.group.saver, self._saved
+        if saver and saver.calls is not None:
+            known = saver.settings_at(begin)
+            if begin < steps:
+                saving.compare(name, known, self._settings)
+            if self._settings != known:
+                saver.calls.append([begin, self._settings])
 
     def _begin_resumed(self, begin: int, span: range) -> None:
         """Load the checkpoint when a call of `steps` begins, even if that call is already finished.
@@ -586,7 +663,7 @@ class Loop:
         if self.group.saver:
             shared_storage.check(self.group.saver, self.group, self.agree, self._finish)
         self.reporter.admitted(step.first)
-        self.past.is_open = True
+        self.past.open(evaluation.NONE if self._passes_by else self._next)
         return step.deaths
 
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
@@ -666,6 +743,7 @@ class Loop:
         the beginning of a step. The operations that this program runs between two steps come
         later."""
         if not self._arrival:
+            self.past.begin(self._next)
             change.follow_plan(self)
             change.send_state(self)
 

@@ -10,7 +10,7 @@ checkpoint of its initial state, so that a correct one always exists.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -116,6 +116,15 @@ def find_after_loss(
         if target > begin or target == begin == 0:
             return read(saver.storage, target, str(error))
     raise StateLost(f"{error}. The job has no checkpoint in this call of job.steps") from error
+
+
+def spoil(state: State) -> State:
+    """Return a state of the same shapes whose floating-point numbers are all NaN, for a program
+    that reads the state in a step in which it was lost."""
+    return State(
+        (name, replace(each, data=np.full_like(each.data, 0xFF)) if "float" in each.dtype else each)
+        for name, each in state.items()
+    )
 
 
 def newest_before(storage: Storage, first: int, start: int | None) -> int:

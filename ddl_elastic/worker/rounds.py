@@ -54,8 +54,7 @@ class RoundsLoop(Loop):
             raise ValueError(f"local_steps is {local_steps}; must be at least 1")
         sampler = self._sample(data, local_steps)
         number = count_steps(sampler, passes, steps, "rounds")
-        if self._call < 0:
-            self._constants |= {"local_steps": local_steps, "wire": None if wire == "f32" else wire}
+        self._settings = {"local_steps": local_steps, "wire": None if wire == "f32" else wire}
 
         def owned(step: int) -> Collection[int]:
             return LocalShares(frozenset(self._owned(step)), local_steps)

@@ -66,10 +66,13 @@ def check(
         raise RuntimeError(f"other ranks do not find this rank's checkpoint files. {NEEDED}")
 
 
-def share_token(comm: Comm, ranks: Sequence[RankProgress], token: int = 0) -> int:
-    """Return the token of the first rank that has the state. All ranks call it."""
-    found = np.array([token])
-    comm.broadcast(found, next(rank for rank, each in enumerate(ranks) if each.whole))
+def share_token(
+    comm: Comm, ranks: Sequence[RankProgress], token: int = 0, limit: float | None = None
+) -> int:
+    """Return the token of the first rank that has the state. All ranks call it. Raises TimedOut if
+    one of them does not within `limit` seconds (None: no limit)."""
+    found, root = np.array([token]), next(rank for rank, each in enumerate(ranks) if each.whole)
+    comm.broadcast_async(found, root).wait(limit)
     return int(found[0])
 
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -399,6 +400,36 @@ def test_call_of_a_part_of_a_block_is_an_error(monkeypatch: Any) -> None:
     Reader(model, model.layers, monkeypatch)
     with pytest.raises(RuntimeError, match=r"a part of the block layers.0 is called outside of"):
         model(torch.ones(1, 70))
+
+
+class Interrupted(nn.Module):
+    def forward(self, x: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_interrupted_forward_closes_the_block(monkeypatch: Any) -> None:
+    model = Model()
+    reader = Reader(model, model.layers, monkeypatch)
+    outer, model.layers[1].outer = model.layers[1].outer, Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.ones(1, 70))
+    assert not any(block.is_whole for block in reader.adapter._blocks._blocks)
+    assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+    model.layers[1].outer = outer
+    with pytest.raises(RuntimeError, match=r"a part of the block layers.1 is called outside of"):
+        model.layers[1].inner(torch.ones(1, 40))
+    assert reader.gradients(model(torch.ones(1, 70)).sum())
+
+
+def test_copy_of_a_block_computes_with_its_own_parameters() -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    BlockAdapter(model, optimizer, blocks=[*model.layers])
+    copied = deepcopy(model)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert not copied(torch.ones(1, 70)).any() and model(torch.ones(1, 70)).any()
 
 
 def test_use_outside_of_a_step_is_an_error(monkeypatch: Any) -> None:

@@ -138,6 +138,38 @@ def test_a_checkpoint_of_clipped_steps_is_refused_without_clipping(
     loop.group.watch.close()
 
 
+def train_rounds(job: elastic.Job, **options: Any) -> None:
+    """Train a pass in steps, and then one in rounds."""
+    for _ in train_call(job):
+        pass
+    for round in job.rounds([(torch.ones(2), 1)] * 24, **options):
+        for batches in round:
+            for x, y in batches:
+                round.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+                job.framework.optimizer.step()
+
+
+def test_later_rounds_are_compared_with_the_checkpoint(make_job: MakeJob, tmp_path: Path) -> None:
+    saved = {"checkpoint": str(tmp_path), "every": 1}
+    train_rounds(make_job(**saved), local_steps=2)
+    with pytest.raises(ValueError, match="is of another job: local_steps was 2, is 3"):
+        train_rounds(make_job(**saved), local_steps=3)
+    with pytest.raises(ValueError, match="is of another job: wire was None, is 'int8'"):
+        train_rounds(make_job(**saved), local_steps=2, wire="int8")
+    job = make_job(**saved)
+    for _ in train_call(job):
+        pass
+    with pytest.raises(ValueError, match="is of another job: local_steps was 2, is None"):
+        job.steps([(torch.ones(2), 1)] * 24)
+    train_rounds(make_job(**saved), local_steps=2)
+
+
+def test_rounds_after_the_checkpoint_may_differ(make_job: MakeJob, tmp_path: Path) -> None:
+    saved = {"checkpoint": str(tmp_path), "every": 1}
+    assert len([*train_call(make_job(**saved))]) == 2
+    train_rounds(make_job(**saved), local_steps=3)
+
+
 def show(job: elastic.Job) -> tuple[str, float, float]:
     return job.hash(), job.loss, job.norm
 
@@ -249,6 +281,16 @@ def test_stop_in_a_step_that_is_undone_has_no_effect(
         found.append(step.number)
     assert found[:4] == [0, 1, 2, 3]
     assert found.count(3) == 2 and found[-1] == 3
+
+
+def test_evaluation_in_an_undone_first_step_is_not_kept(make_job: MakeJob, tmp_path: Path) -> None:
+    """A joining worker, whose program executes this step once, would get its table."""
+    job, values = make_job(checkpoint=str(tmp_path), audit=0.5), [float("nan"), 7.0]
+    for step in train_call(job):
+        if step.number == 0:
+            evaluate(job, values.pop(0))
+            step.lost = StateLost("undone") if values else None
+    assert [each.tolist() for each in job.past.tables] == [[[7.0]]]
 
 
 @pytest.mark.parametrize(("follows", "expected"), [(False, [[1]]), (True, [])])

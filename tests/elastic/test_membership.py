@@ -57,16 +57,43 @@ def test_rehearsal_ends_when_a_newer_plan_comes(leaver: Membership) -> None:
     assert ended.wait(60)
 
 
-def test_joining_worker_that_hangs_ends_the_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change, "ARRIVAL_LIMIT", 0.01)
-    ranks = [RankProgress(0, 0, False, (), whole=False), RankProgress(1, 0, False, ())]
+RANKS = [RankProgress(0, 0, False, ()), RankProgress(1, 0, False, (), whole=False)]
+
+
+@pytest.fixture
+def comms() -> Iterator[list[ddl_core.Comm]]:
+    """The ranks' ends of a comm, in which operations that take more than 2 s kill the comm."""
+    config = ddl_core.Config(operation_timeout=2)
     with ExitStack() as stack:
-        ends = [stack.enter_context(ddl_core.Endpoint(secret="")) for _ in ranks]
+        ends = [stack.enter_context(ddl_core.Endpoint(secret="")) for _ in RANKS]
         addresses = [each.address for each in ends]
         with ThreadPoolExecutor(2) as pool:
-            comms = [*pool.map(lambda rank: ends[rank].connect(addresses, rank), range(2))]
-        with comms[0], comms[1], pytest.raises(TimedOut):
-            change._share_position(comms[0], ranks, dict)
+            found = [*pool.map(lambda rank: ends[rank].connect(addresses, rank, config), range(2))]
+        for each in found:
+            stack.callback(change.close, each)
+        yield found
+
+
+def test_joining_worker_that_hangs_ends_the_rehearsal(
+    comms: list[ddl_core.Comm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change, "ARRIVAL_LIMIT", 0.01)
+    with pytest.raises(TimedOut):
+        change._share_position(comms[1], RANKS, dict)
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_rehearsal_ends_before_the_limit_of_operations(
+    comms: list[ddl_core.Comm], monkeypatch: pytest.MonkeyPatch, saves: bool
+) -> None:
+    """The joining worker hangs before it takes part. Without a watchdog, the limit of operations is
+    30 days."""
+    for limit in ("ARRIVAL_LIMIT", "WARM_UP_LIMIT"):
+        monkeypatch.setattr(change, limit, 0.01)
+    group = Mock(saver=Mock(token=3) if saves else None)
+    with pytest.raises(TimedOut):
+        change.rehearse(Mock(), group, comms[0], RANKS)
+    assert comms[0].error is None
 
 
 def test_a_plan_that_comes_while_an_older_one_is_taken(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+import numpy as np  # noqa: E402
 from torch import nn  # noqa: E402
 
 import ddl_torch.elastic as elastic  # noqa: E402
@@ -247,15 +248,107 @@ def test_death_of_both_holders_returns_to_the_newest_checkpoint(
         assert len(steps) > len({*steps})
 
 
+OPERATIONS = {"early": "hash", "evaluate": "table", "read": "weight"}
+LOST = {"hash": "0" * 64, "table": "nan", "weight": "255"}  # the bytes of a number that is NaN
+LAYERS = tuple(f"layers.{number}" for number in range(3))
+
+
+@pytest.mark.parametrize(
+    ("phase", "operation"),
+    [
+        ("apply", "evaluate"),
+        *(
+            pytest.param(phase, operation, marks=pytest.mark.slow)
+            for phase in ("compute", "vote", "apply")
+            for operation in OPERATIONS
+            if (phase, operation) != ("apply", "evaluate")
+        ),
+    ],
+)
+@pytest.mark.parametrize("blocks", [(), pytest.param(LAYERS, marks=pytest.mark.slow)])
+def test_operation_in_a_lost_step_shows_the_loss(
+    members: Any, phase: str, operation: str, blocks: tuple[str, ...]
+) -> None:
+    """The step itself notices the deaths before the vote, and the operation those after it."""
+    model = {"model": "layers"} if blocks else {}
+    kind, case = OPERATIONS[operation], {**SAVED, **model, operation: [11]}
+    name = f"{phase} {operation} {len(blocks)}"
+    codes, (alone,) = members.run(members=1, ends=[], saved=f"alone {name}", **case)
+    kills = [kill(m, 11, phase) for m in (1, 2)]
+    case |= {"every": 1, "saved": f"shown {name}", "kills": kills, "blocks": blocks}
+    codes, logs = members.run(members=4, shard=True, ends=[], bucket_bytes=1000, **case)
+    assert codes == [0, -9, -9, 0], logs
+    (expected,) = (line for line in alone if line[0] == kind)
+    for log in (logs[0], logs[3]):
+        lost, repeated = (line for line in log if line[0] == kind)
+        assert repeated[2] == expected[2]
+        assert {*np.ravel(lost[2]).astype(str)} == {LOST[kind]}
+        assert log[-1][1] == alone[-1][1]
+    if kind != "table":
+        writers = [[line[3] for line in log if line[0] == kind] for log in (logs[0], logs[3])]
+        assert writers == [[False, True], [False, False]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("phase", "number"), [("vote", 12), ("apply", 12), *(("finish", n) for n in (13, 14, 15))]
+)
+def test_loss_at_the_end_of_a_call_returns_to_a_checkpoint(
+    members: Any, phase: str, number: int
+) -> None:
+    """Step 12 is the last one. The operations after it end the call."""
+    expected = finish(members, members=1, saved=f"whole end {phase} {number}")
+    kills = [kill(m, number, phase) for m in (1, 2)]
+    case = {**SAVED, "every": 1, "saved": f"lost end {phase} {number}", "kills": kills}
+    codes, logs = members.run(members=4, shard=True, ends=[], bucket_bytes=1000, **case)
+    assert codes == [0, -9, -9, 0], logs
+    assert {log[-1][1] for log in (logs[0], logs[3])} == {expected}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("operation", "more"),
+    [
+        ({"top": [12]}, []),
+        ({"early": [11]}, [kill(4, 11, "reform")]),
+        ({"evaluate": [11]}, [kill(4, 11, "reform")]),
+        ({"evaluate": [11]}, [kill(4, 11, "shrink")]),
+    ],
+)
+def test_death_beside_a_lost_step_keeps_the_bits(
+    members: Any, operation: Any, more: list[Any]
+) -> None:
+    name = f"{operation} {[each['phase'] for each in more]}"
+    expected = finish(members, members=1, saved=f"whole {name}")
+    kills = [*(kill(m, 11, "apply") for m in (1, 2)), *more]
+    case = {**SAVED, "every": 1, "saved": f"beside {name}", "kills": kills, **operation}
+    codes, logs = members.run(members=5, shard=True, ends=[], bucket_bytes=1000, **case)
+    assert codes == [0, -9, -9, 0, -9 if more else 0], logs
+    assert {log[-1][1] for log, code in zip(logs, codes, strict=True) if not code} == {expected}
+
+
+@pytest.mark.slow
+def test_loss_in_the_first_step_after_a_resume(members: Any) -> None:
+    """The job undoes this step, but executes its evaluation."""
+    expected = finish(members, members=1, saved="whole resumed")
+    kills = [kill(member, 7, "apply") for member in range(4)]
+    case = {**SAVED, "saved": "lost resumed", "evaluate": [0]}
+    members.run(members=4, shard=True, ends=[], kills=kills, **case)
+    kills = [kill(member, 0, "evaluate") for member in (1, 2)]
+    codes, logs = members.run(members=4, shard=True, ends=[], kills=kills, **case)
+    assert codes == [0, -9, -9, 0], logs
+    for log in (logs[0], logs[3]):
+        assert log[-1][1] == expected
+        (table,) = (line[2] for line in log if line[0] == "table")
+        assert np.isnan(table).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["vote", "apply"])
-@pytest.mark.parametrize("operation", ["early", "evaluate"])
-def test_operation_that_notices_the_loss_raises(members: Any, phase: str, operation: str) -> None:
+def test_operation_that_notices_a_loss_needs_checkpoints(members: Any, phase: str) -> None:
     kills = [kill(m, 11, phase) for m in (1, 2)]
-    case = {**SAVED, "every": 1, "saved": f"raised {phase} {operation}", "kills": kills}
-    codes, logs = members.run(
-        members=4, shard=True, ends=[], bucket_bytes=1000, **case, **{operation: [11]}
-    )
+    case = {"model": "cnn", "batch": 32, "logical": 8, "passes": 2, "kills": kills, "early": [11]}
+    codes, logs = members.run(members=4, shard=True, ends=[], bucket_bytes=1000, **case)
     assert codes == [1, -9, -9, 1]
     assert all("StateLost: all holders" in log[-1][1] for log in (logs[0], logs[3]))
 

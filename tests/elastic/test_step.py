@@ -4,7 +4,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from threading import Barrier
 from typing import Any
 from unittest.mock import Mock
@@ -155,7 +155,7 @@ def test_nothing_is_submitted_on_a_dead_comm() -> None:
 @given(workers=st.integers(1, 130), owners=st.lists(st.integers(-1, 3), min_size=130, max_size=130))
 def test_standings_travel(workers: int, owners: list[int]) -> None:
     owned = [v for v in range(workers) if owners[v] == 0]
-    sent = RankProgress(7, 2**40, True, owned, is_new=bool(owners[0] % 2))
+    sent = RankProgress(7, 2**40, True, owned, is_new=bool(owners[0] % 2), plan=workers)
     assert RankProgress.from_words(sent.words(workers).tolist(), workers) == sent
 
 
@@ -261,7 +261,7 @@ def test_other_rank_continues_after_the_wrong_one_has_left() -> None:
     finding = AuditFinding(0, 0, [5], "a", 0, False, "rank 5 computes wrongly")
 
     def run(group: RankGroup) -> list[int]:
-        group.membership = Mock(is_agreed=False)
+        group.membership = Mock(is_agreed=False, ballot=0)
         step = Step(group, 0, PlainArrays([np.zeros(1)]), may_switch=True, trains=True)
         if group.comm.rank == 0:
             with pytest.raises(AuditError):
@@ -284,7 +284,7 @@ def test_rank_that_switched_to_the_planned_comm_has_not_died() -> None:
     def run(group: RankGroup) -> list[int] | None:
         together.wait()  # until all have connected
         rank = group.comm.rank
-        group.membership = Mock(is_agreed=True)
+        group.membership = Mock(is_agreed=True, ballot=7)
         step = Step(group, 0, PlainArrays([np.zeros(1)]))
         step.phase = Phase.VOTE
         if rank == 0:
@@ -299,6 +299,34 @@ def test_rank_that_switched_to_the_planned_comm_has_not_died() -> None:
         return step.recovery and step.recovery.died
 
     assert run_ranks(run, 5) == [None, [9], [9], [9], None]
+
+
+@pytest.mark.parametrize(("ballots", "switch"), [((7, 7), True), ((7, 0), False), ((7, 8), False)])
+def test_rank_that_fails_in_a_vote_for_a_plan_has_not_switched(
+    ballots: tuple[int, int], switch: bool
+) -> None:
+    """Rank 0 closes the comm while the other ranks vote. If their ballots differ, the vote cannot
+    have ended on rank 0."""
+    together = Barrier(3, timeout=60)
+
+    def run(group: RankGroup) -> Any:
+        together.wait()  # until all have connected
+        rank = group.comm.rank
+        if rank == 0:
+            group.comm.close()
+            together.wait()
+            return None
+        group.membership = Mock(is_agreed=False, ballot=ballots[rank - 1])
+        step = Step(group, 0, PlainArrays([np.zeros(1)]), may_switch=True, trains=True)
+        step.phase = Phase.VOTE
+        while group.comm.error is None:
+            with suppress(*LOST):
+                group.comm.barrier()
+        step._recover(0.0)
+        together.wait()
+        return group.membership.recovered.call_args.args
+
+    assert run_ranks(run, 3) == [None, (switch,), (switch,)]
 
 
 def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:

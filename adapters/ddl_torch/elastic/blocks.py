@@ -12,19 +12,18 @@ autograd saves read the missing parts from other ranks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_leaves
 
 from ddl_elastic.sharded.cut import TensorPiece
 from ddl_elastic.sharded.reads import Span, merge, subtract
 from ddl_elastic.sharded.shards import Shards
+from ddl_torch.elastic.block_calls import BlockForward, find_tensors, is_in_backward
 from ddl_torch.elastic.guards import FUSED
 from ddl_torch.elastic.pages import Pages
 
@@ -158,7 +157,7 @@ class ModelBlocks:
             self.use(block)
 
         def use_part(*_: Any) -> None:
-            if not (opened or self.are_whole or _is_in_backward()):
+            if not (opened or self.are_whole or is_in_backward()):
                 raise RuntimeError(
                     f"a part of the block {block.name} is called outside of the block's forward,"
                     " where its parameters have no memory. Call the block, or make the part a block"
@@ -168,26 +167,31 @@ class ModelBlocks:
         def enter(_module: nn.Module, *inputs: Any) -> None:
             self.use(block)
             watch = self._watch_saved(block)
-            opened.append((watch, {each: each.grad_fn for each in _find_tensors(inputs)}))
+            opened.append((watch, {each: each.grad_fn for each in find_tensors(inputs)}))
             watch.__enter__()
+
+        def close() -> dict[Tensor, Any]:
+            watch, inputs = opened.pop()
+            watch.__exit__()
+            if not (opened or is_in_backward()):  # a block may call itself
+                self._drop(block)
+            return inputs
 
         def leave(_module: nn.Module, _inputs: Any, output: Any) -> None:
             if not opened:  # `enter` has failed
                 return
-            watch, inputs = opened.pop()
-            watch.__exit__()
+            inputs = close()
             known = {None, *inputs.values()}
-            for each in (*inputs, *_find_tensors(output)):  # inputs may be changed in place
+            for each in (*inputs, *find_tensors(output)):  # inputs may be changed in place
                 if each.grad_fn not in known:
                     each.register_hook(use)  # for checkpoints inside of the block
-            if not (opened or _is_in_backward()):  # a block may call itself
-                self._drop(block)
 
         # The hooks of the program may use parameters, too.
         for each in inner - {block.module}:
             each.register_forward_pre_hook(use_part, prepend=True)
         block.module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
         block.module.register_forward_hook(leave, always_call=True)
+        block.module.forward = BlockForward(block.module, close)
 
     def _watch_saved(self, block: Block) -> saved_tensors_hooks:
         """Return hooks that read the block's parameters when its backward pass uses one of them.
@@ -235,16 +239,3 @@ class ModelBlocks:
                 self._drop(block)
 
         return accumulated
-
-
-def _is_in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
-def _find_tensors(values: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested containers and dataclasses."""
-    for each in tree_leaves(values):
-        if isinstance(each, Tensor):
-            yield each
-        elif is_dataclass(each) and not isinstance(each, type):
-            yield from _find_tensors([getattr(each, field.name) for field in fields(each)])

@@ -275,6 +275,8 @@ def train_steps(
     model = job.framework.model
     for step in job.steps(data, **reading):
         deaths.begin(step.number)
+        if step.number in case.get("top", []):
+            log("hash", step.number, job.hash(), job.is_writer)
         for x, y, numbers in step:
             deaths.wait_for_adopter(step.number)
             if case.get("weighted"):
@@ -295,12 +297,16 @@ def train_steps(
         assert not (job.group.shards and job.group.shards.reads.is_serving)
         deaths.at("apply", step.number)
         if step.number in case.get("early", []):
-            job.hash()
+            log("hash", step.number, job.hash(), job.is_writer)
         loop.update()
         if step.recovery:
             log("recovery", vars(step.recovery))
         if step.number in case.get("evaluate", []):
             log("table", step.number, evaluate(job, step.number, deaths, log))
+        if step.number in case.get("read", []):
+            name, _ = next(model.named_parameters())
+            weight = job.state()[f"model.{name}"].data.tolist()
+            log("weight", step.number, weight, job.is_writer)
         if step.number == case.get("clamp"):
             clamp(job)
 
