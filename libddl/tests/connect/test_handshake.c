@@ -4,6 +4,7 @@
 #include <stdalign.h>
 
 #include "clients.h"
+#include "processes.h"
 #include "ranks.h"
 
 #define TEXT_OF(number) #number
@@ -415,13 +416,15 @@ static void open_members(member members[2], const char *first, const char *secon
     }
 }
 
-static void run_members(member members[2])
+/* Run both members of each of `n` pairs, all at once. */
+static void run_members(member (*pairs)[2], int n)
 {
-    for (int i = 0; i < 2; i++)
+    member *members = pairs[0];
+    for (int i = 0; i < 2 * n; i++)
         CHECK(!pthread_create(&members[i].thread, NULL, join, &members[i]), "no thread");
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2 * n; i++)
         pthread_join(members[i].thread, NULL);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2 * n; i++)
         ddl_endpoint_destroy(members[i].endpoint);
 }
 
@@ -441,26 +444,27 @@ static void check_both(const member members[2], const char *words)
 static void test_secrets(const char *first, const char *second, const char *words)
 {
     static const uint32_t kinds[] = {DDL_LINK_TCP, DDL_LINK_SHM, DDL_LINK_INPROC};
-    member members[2];
-    for (size_t i = 0; i <= sizeof kinds / sizeof *kinds; i++) {
-        bool by_rendezvous = i == sizeof kinds / sizeof *kinds;
+    enum { KINDS = sizeof kinds / sizeof *kinds };
+    member pairs[KINDS + 1][2];
+    for (int i = 0; i <= KINDS; i++) {
+        member *members = pairs[i];
+        bool by_rendezvous = i == KINDS;
         open_members(members, first, second);
-        uint16_t port = 0;
-        int fd = by_rendezvous ? ddl__listen("127.0.0.1", &port) : -1;
-        if (by_rendezvous)
-            close(fd);
+        int port = by_rendezvous ? free_port() : 0;
         for (int r = 0; r < 2; r++) {
             members[r].links = by_rendezvous ? DDL_LINK_TCP : kinds[i];
             if (by_rendezvous)
-                snprintf(members[r].url, sizeof members[r].url, "tcp://127.0.0.1:%u", port);
+                snprintf(members[r].url, sizeof members[r].url, "tcp://127.0.0.1:%d", port);
         }
         if (words) /* no member connects */
             members[0].timeout_ms = 2000;
-        run_members(members);
+    }
+    run_members(pairs, KINDS + 1);
+    for (int i = 0; i <= KINDS; i++) {
         if (words)
-            check_both(members, words);
+            check_both(pairs[i], words);
         for (int r = 0; r < 2 && !words; r++)
-            CHECK(members[r].status == DDL_OK, "rank %d: %s", r, members[r].message);
+            CHECK(pairs[i][r].status == DDL_OK, "rank %d: %s", r, pairs[i][r].message);
     }
 }
 
@@ -483,7 +487,7 @@ static void test_member_altered(void)
         members[0].links = members[1].links = DDL_LINK_TCP;
         members[0].timeout_ms = 2000;
         middleman_start(&b);
-        run_members(members);
+        run_members(&members, 1);
         middleman_close(&b);
         CHECK(members[1].status == DDL_EREFUSED && strstr(members[1].message, "altered"),
               "rank 1 got %d: %s", members[1].status, members[1].message);

@@ -293,8 +293,9 @@ static void mismatched(ddl_comm *comm, void *gathers)
 int main(int argc, char **argv)
 {
     uint32_t links = links_argument(argc, argv);
+    ddl_wire last = last_format(argc, argv);
     for (int size = links == LINKS_MIXED ? 3 : 2; size <= RANKS; size += size < 4 ? 1 : 2)
-        for (ddl_wire wire = DDL_WIRE_INT8; wire <= DDL_WIRE_BF16; wire++) {
+        for (ddl_wire wire = DDL_WIRE_INT8; wire <= last; wire++) {
             pthread_barrier_init(&turns, NULL, (unsigned)size);
             run_ranks_with(size, (ddl_comm_config){.links = links, .wire = wire}, all_cases, &wire);
             pthread_barrier_destroy(&turns);

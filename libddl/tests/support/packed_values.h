@@ -61,6 +61,14 @@ static void prepare(int rank, int size, int64_t count)
     pthread_barrier_wait(&turns);
 }
 
+/* The last wire format that a program tests, beginning with int8. The argument "int8" after the
+ * links selects that one alone. */
+static ddl_wire last_format(int argc, char **argv)
+{
+    CHECK(argc < 3 || !strcmp(argv[2], "int8"), "which format is %s?", argv[2]);
+    return argc < 3 ? DDL_WIRE_BF16 : DDL_WIRE_INT8;
+}
+
 /* The fewest elements that are packed. */
 static int64_t least(const ddl_comm *comm)
 {
