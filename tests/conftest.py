@@ -42,6 +42,16 @@ class Finished:
         return self
 
 
+# Each of these files compiles a native part first, for a minute. Two workers of pytest do so at the
+# same time, before other tests wait for the parts.
+_FIRST = ("test_torch_collectives.py", "test_tensorflow.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with some files, and keep the order of the others."""
+    items.sort(key=lambda item: (item.path.name not in _FIRST, item.path.name == _FIRST[-1]))
+
+
 _ports = itertools.count(10000 + os.getpid() * 37 % 15000)
 
 

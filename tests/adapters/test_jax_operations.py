@@ -60,7 +60,8 @@ def test_operations(ddlrun: Run, size: int, sample: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "links"), [(2, "shm"), (3, "tcp"), pytest.param(4, "shm", marks=pytest.mark.slow)]
+    ("size", "links"),
+    [(3, "tcp"), *(pytest.param(size, "shm", marks=pytest.mark.slow) for size in (2, 4))],
 )
 def test_invariant_sums(ddlrun: Run, size: int, links: str) -> None:
     program = PROGRAMS / "jax_invariant.py"

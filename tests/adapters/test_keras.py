@@ -112,10 +112,13 @@ def test_communicators(ddlrun: Run, backend: str, size: int) -> None:
 
 
 def test_packed_gradients_train_like_f32(ddlrun: Run, backend: str) -> None:
-    """Ranks that are joined by TCP count as hosts."""
+    """Ranks that are joined by TCP count as hosts. ddl_tensorflow's program runs in the processes
+    that have imported TensorFlow for Keras."""
     env = {**QUIET, "KERAS_BACKEND": backend, "DDL_LINKS": "tcp"}
-    ended = ddlrun(2, PROGRAM.with_name("keras_packing.py"), env=env, limit=240).expect_success()
-    assert ended.out.count("done") == 2
+    programs = ["keras_packing", *["tensorflow_packing"] * (backend == "tensorflow")]
+    file = PROGRAM.with_name("several.py")
+    ended = ddlrun(2, file, " ".join(programs), env=env, limit=300).expect_success()
+    assert ended.out.count("done") == 2 * len(programs)
 
 
 @pytest.mark.usefixtures("tensorflow_native")

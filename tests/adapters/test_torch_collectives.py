@@ -22,18 +22,19 @@ LEAST = {"collectives": 500, "operations": 500, "gradients": 100}  # checks, by 
 @pytest.mark.parametrize(
     ("programs", "size", "env"),
     [
-        ("collectives async gradients", 3, {}),
-        ("operations messages", 4, {}),
-        ("invariant", 2, {}),
-        ("invariant", 3, {**TCP, "DDL_INVARIANT": "size"}),
+        (
+            "operations messages collectives async gradients invariant"
+            " DDL_LINKS=tcp DDL_INVARIANT=size invariant",
+            *(3, {}),
+        ),
         *(
             pytest.param(programs, size, env, marks=pytest.mark.slow)
             for programs, sizes, env in (
                 ("collectives", (1, 2, 4), {}),
-                ("operations", (1, 3), {}),
-                ("messages", (2,), {}),
+                ("operations", (1, 4), {}),
+                ("messages", (2, 4), {}),
                 ("async", (1, 2), {}),
-                ("invariant", (4,), {}),
+                ("invariant", (2, 4), {}),
                 ("invariant", (3,), {**TCP, "DDL_TORCH_NATIVE": "0"}),
                 ("training", (1, 2, 3), {}),
                 ("api", (1, 3), {}),
@@ -45,9 +46,10 @@ LEAST = {"collectives": 500, "operations": 500, "gradients": 100}  # checks, by 
 )
 def test_programs(ddlrun: Run, programs: str, size: int, env: dict[str, str]) -> None:
     """The programs run in the same processes, which import PyTorch once."""
-    names = programs.split()
-    files = " ".join(f"torch_{name}" for name in names)
-    ended = ddlrun(size, PROGRAMS / "several.py", files, env=env, limit=240).expect_success()
+    files = [word if "=" in word else f"torch_{word}" for word in programs.split()]
+    words = " ".join(files)
+    ended = ddlrun(size, PROGRAMS / "several.py", words, env=env, limit=300).expect_success()
+    names = [word for word in programs.split() if "=" not in word]
     for rank in range(size):
         lines = "\n".join(ended.lines(rank))
         numbers = re.findall(r"^(?:checked (\d+)|done|trained)$", lines, re.M)
@@ -64,7 +66,11 @@ def test_gradients_of_functional_collectives(ddlrun: Run, sample: list[str]) -> 
     assert len(numbers) == 2 and min(numbers) > (50 if sample else 60)
 
 
+@pytest.mark.parametrize(
+    "mpi", ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)], indirect=True
+)
 def test_own_names_under_mpirun(mpi: Mpi, run_here: Run) -> None:
+    """ddl_core finds the ranks of either mpirun: core/test_mpi.py."""
     command = mpi.command(2, PROGRAMS / "torch_api.py")
     ended = run_here(command, env=mpi.environment, limit=180).expect_success()
     assert ended.out.count("done") == 2

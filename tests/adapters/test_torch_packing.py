@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's gradients in a wire format of fewer bytes. What is checked is in
-programs/torch_packing.py."""
+programs/*_packing.py."""
 
 from pathlib import Path
 
 import pytest
 from conftest import Run
 
-PROGRAM = Path(__file__).parent / "programs" / "torch_packing.py"
+SEVERAL = Path(__file__).parent / "programs" / "several.py"
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
@@ -21,10 +21,12 @@ pytestmark = pytest.mark.usefixtures("torch_native")
     ],
 )
 def test_packed_gradients_train_like_f32(ddlrun: Run, size: int, native: bool) -> None:
-    """Ranks that are joined by TCP count as hosts."""
+    """Ranks that are joined by TCP count as hosts. The programs run in the same processes."""
     env = {"DDL_LINKS": "tcp", "DDL_TORCH_NATIVE": str(int(native)), "DDL_LOG": "info"}
-    ended = ddlrun(size, PROGRAM, limit=300, env=env).expect_success()
-    assert ended.out.count("done") == size
+    programs = ["torch_packing", "torch_sharded_packing"]
+    programs += ["horovod_packing"] * (native and size == 2)
+    ended = ddlrun(size, SEVERAL, " ".join(programs), limit=300, env=env).expect_success()
+    assert ended.out.count("done") == size * len(programs)
     assert ended.err.count("To compare: ddl plan") == 1  # once for the group, on rank 0
     assert f"DistributedDataParallel: {size} hosts, gradients of 0.0632 MiB, f32 on" in ended.err
 
@@ -55,24 +57,3 @@ def test_hint_names_the_wire_format(ddlrun: Run, env: dict[str, str], words: str
     ended = ddlrun(2, HINT, env={"DDL_LOG": "info", **env}).expect_success()
     assert ended.err.count("DistributedDataParallel: 2 hosts") == (words is not None), ended.err
     assert words is None or words in ended.err
-
-
-@pytest.mark.parametrize(
-    ("size", "native"),
-    [
-        (2, True),
-        pytest.param(3, True, marks=pytest.mark.slow),
-        pytest.param(2, False, marks=pytest.mark.slow),
-    ],
-)
-def test_packed_reduce_scatters_train_like_f32(ddlrun: Run, size: int, native: bool) -> None:
-    program = PROGRAM.with_name("torch_sharded_packing.py")
-    env = {"DDL_LINKS": "tcp", "DDL_TORCH_NATIVE": str(int(native))}
-    ended = ddlrun(size, program, limit=300, env=env).expect_success()
-    assert ended.out.count("done") == size
-
-
-def test_horovod_packs_gradients(ddlrun: Run) -> None:
-    program = PROGRAM.with_name("horovod_packing.py")
-    ended = ddlrun(2, program, limit=300, env={"DDL_LINKS": "tcp"}).expect_success()
-    assert ended.out.count("done") == 2

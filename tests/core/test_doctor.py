@@ -27,6 +27,12 @@ def tell(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 
 
+@pytest.fixture
+def without_info(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not import the frameworks to ask for their native parts, which takes seconds."""
+    monkeypatch.setattr(installation, "_info", lambda adapter: "")
+
+
 def levels(found: list[Finding]) -> dict[str, str]:
     return {f.what: f.level for f in found}
 
@@ -46,6 +52,7 @@ def test_this_machine(run_here: Run) -> None:
     assert ended.code == ("\nBAD " in ended.out), ended.out + ended.err
     for word in ("libddl", "eth0" if Path("/sys/class/net/eth0").exists() else "lo ", "cores"):
         assert word in ended.out
+    assert re.search(r"^ +libcrypto +usable", ended.out, re.M), ended.out
     trials = [line for line in ended.out.splitlines() if "two ranks" in line]
     assert ["shared memory: " in line for line in trials] == [True, False], ended.out
     assert ["loopback: " in line for line in trials] == [False, True]
@@ -64,6 +71,7 @@ def test_ucx_is_missing_where_it_is_not_needed(monkeypatch: pytest.MonkeyPatch) 
     assert found.level == ("note" if has_devices else "ok") and "not " in found.told
 
 
+@pytest.mark.usefixtures("without_info")
 def test_what_is_wrong_gives_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--no-test", "--ranks", "1000000000", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
@@ -73,6 +81,7 @@ def test_what_is_wrong_gives_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any(f["what"] == "two ranks" for f in told["findings"])
 
 
+@pytest.mark.usefixtures("without_info")
 def test_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--no-test", "--ranks", "1000000000"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -96,6 +105,7 @@ def test_how_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(" 702 ranks" in f.told for f in doctor.findings(702, test=False))
 
 
+@pytest.mark.usefixtures("without_info")
 @pytest.mark.parametrize(
     ("variable", "value", "word"),
     [

@@ -50,7 +50,9 @@ def caught(ended: Finished, rank: int) -> tuple[str, float, str]:
     return found[1], float(found[2]), found[3]
 
 
-@pytest.mark.parametrize(("size", "links"), [(2, "shm"), (3, "shm"), (3, "tcp")])
+@pytest.mark.parametrize(
+    ("size", "links"), [(2, "shm"), pytest.param(3, "shm", marks=pytest.mark.slow), (3, "tcp")]
+)
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -78,7 +80,9 @@ def test_mismatch_is_seen_by_all(
         assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize(("size", "links"), [(2, "tcp"), (4, "shm"), (4, "tcp")])
+@pytest.mark.parametrize(
+    ("size", "links"), [(2, "tcp"), (4, "shm"), pytest.param(4, "tcp", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("end", "call"),
     [

@@ -65,14 +65,20 @@ def test_a_secret_without_libcrypto(run_here: Run, without: dict[str, str]) -> N
     assert "install OpenSSL 3 (Debian: libssl3)" in ended.err and "DDL_SECRET=" in ended.err
 
 
+DOCTOR = """
+import sys
+from ddl_launch.commands import cli, installation
+installation._info = lambda adapter: ""  # which imports a framework for seconds
+sys.exit(cli.main(["doctor", "--no-test", "--ranks", "1"]))
+"""
+
+
 def test_doctor_without_libcrypto(run_here: Run, without: dict[str, str]) -> None:
-    doctor = [sys.executable, "-m", "ddl_launch.commands", "doctor", "--no-test", "--ranks", "1"]
-    ended = run_here(doctor, env=without)
+    """On a machine that has it, test_doctor.py has the line."""
+    ended = run_here([sys.executable, "-c", DOCTOR], env=without)
     assert ended.code == 1
     (line,) = (line for line in ended.out.splitlines() if "libcrypto.so.3 is missing" in line)
     assert line.startswith("BAD  libcrypto")
-    (line,) = (line for line in run_here(doctor).out.splitlines() if "libcrypto" in line)
-    assert "usable" in line
 
 
 def test_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

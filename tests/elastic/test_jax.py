@@ -96,7 +96,7 @@ ROUNDS = {"local_steps": 2, "steps": 5}
 def test_rounds_on_several_workers(run_program: Any, tmp_path: Path) -> None:
     (alone,) = states(run(run_program, tmp_path, **ROUNDS))
     assert alone.endswith(" 20")  # 2 in each of two local steps of five rounds
-    found = states(run(run_program, tmp_path, *elastic_run(3), kills=1, **ROUNDS))
+    found = states(run(run_program, tmp_path, *elastic_run(2), kills=1, **ROUNDS))
     assert found == {alone}
 
 

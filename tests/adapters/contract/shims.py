@@ -44,6 +44,10 @@ class Shim:
         """The reverse. Raises what the operation that made the array failed with."""
         raise NotImplementedError
 
+    def writable(self, *shape: int) -> Any:
+        """Return an array of float32 that an operation may write to."""
+        return np.zeros(shape, np.float32)
+
     def broadcast_parameters(
         self, values: Mapping[str, np.ndarray], root: int
     ) -> dict[str, np.ndarray]:
@@ -73,6 +77,9 @@ class Torch(Shim):
             return np.empty(0, np.uint8)
         view: np.ndarray = tensor.reshape(-1).view(self.torch.uint8).numpy()
         return view
+
+    def writable(self, *shape: int) -> Any:
+        return self.torch.zeros(shape)
 
     def broadcast_parameters(
         self, values: Mapping[str, np.ndarray], root: int

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shims import COMPLEX, FLOATS, Shim, find
+from shims import COMPLEX, FLOATS, NATIVE, Shim, find
 
+import ddl_core
 from ddl_core.errors import InvalidArgument, InvalidState
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (3, 0, 2), (5,), (2, 3), (70_001,))
@@ -248,6 +249,20 @@ def check_async(ranks: Ranks) -> None:
     ranks.same(second, reduced(rows, "sum"), "grouped async")
 
 
+def check_ordered_sums(ranks: Ranks) -> None:
+    """Ordered sums accept the framework's tensors, without copying them."""
+    if sys.argv[1] not in NATIVE:
+        return  # its arrays are NumPy's, or copied to these
+    values = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
+    with ddl_core.Endpoint() as endpoint, endpoint.connect([endpoint.address], 0) as alone:
+        order, result, array = alone.order([0, 0]), ranks.shim.writable(4, 5), np.empty_like(values)
+        parts = [ranks.shim.array(values)]
+        assert alone.allreduce_ordered(order, parts, result, op="average") is result
+        assert np.array_equal(np.asarray(result), values / 2)
+        alone.allreduce_ordered(order, parts, array)
+        assert np.array_equal(array, values)
+
+
 def check_broadcast_parameters(ranks: Ranks) -> None:
     shapes = {"weight": (4, 3), "bias": (4,), "steps": (), "large": (70_001,), "none": (0,)}
     for root in range(ranks.size):
@@ -321,6 +336,7 @@ def main() -> int:
         check_alltoall,
         check_barrier,
         check_async,
+        check_ordered_sums,
         check_broadcast_parameters,
         check_refused_arguments,
         check_mismatch,

@@ -2,6 +2,7 @@
 """Run by test_jax_training on 2 or more ranks that are joined by TCP, so that each is a host:
 training with gradients in a wire format of fewer bytes."""
 
+import functools
 import pickle
 import sys
 from typing import Any
@@ -51,17 +52,16 @@ def optimizer_of(compression: Any) -> Any:
     return optax.chain(ddl.gradient_transformation(compression=compression), optax.adam(0.003))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def step(compression: Any, weights: Any, state: Any) -> Any:
+    gradients = jax.grad(loss)(weights, inputs[own], wanted[own])
+    updates, state = optimizer_of(compression).update(gradients, state, weights)
+    return optax.apply_updates(weights, updates), state
+
+
 def train(compression: Any, weights: Any, state: Any, steps: int) -> tuple[Any, Any]:
-    optimizer = optimizer_of(compression)
-
-    @jax.jit
-    def step(weights: Any, state: Any) -> Any:
-        gradients = jax.grad(loss)(weights, inputs[own], wanted[own])
-        updates, state = optimizer.update(gradients, state, weights)
-        return optax.apply_updates(weights, updates), state
-
     for _ in range(steps):
-        weights, state = step(weights, state)
+        weights, state = step(compression, weights, state)
     every = jax.tree.map(lambda leaf: np.asarray(ddl.allgather(leaf[None])), weights)
     for name, each in every.items():
         assert all((part == each[0]).all() for part in each), f"{name} differs between ranks"

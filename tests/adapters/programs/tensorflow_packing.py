@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_tensorflow on 2 or more ranks that are joined by TCP, so that each is a host:
+"""Run by test_keras on 2 or more ranks that are joined by TCP, so that each is a host:
 training with gradients in a wire format of fewer bytes."""
 
 import sys

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_optimizers on 2 or more ranks: distributed optimizers whose gradients are ready
-in a different order on each rank, or whose parameters are frozen and unfrozen. The argument is the
-module: ddl_torch or ddl_horovod.torch."""
+in a different order on each rank, or whose parameters are frozen and unfrozen. The variable MODULE
+is ddl_torch or ddl_horovod.torch."""
 
 import importlib
-import sys
+import os
 import time
 
 import torch
 from torch import nn
 
-ddl = importlib.import_module(sys.argv[1])
-ours = sys.argv[1] == "ddl_torch"
+ddl = importlib.import_module(os.environ["MODULE"])
+ours = os.environ["MODULE"] == "ddl_torch"
 ddl.init()
 rank, size = ddl.rank(), ddl.size()
 SHAPE = (100,)
@@ -167,3 +167,4 @@ for which in ((0,), (0, 1)):
         check(each.detach(), -1.0, "refused")
 
 print("done")
+ddl.shutdown()
