@@ -39,7 +39,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "method", ["int4", "rounds", *(pytest.param(m, marks=SLOW) for m in ("bf16", "elastic"))]
 )
 def test_each_method_trains(ddlrun: Run, tmp_path: Path, stand_in: Path, method: str) -> None:
-    options = ["--data", str(stand_in), "--epochs", "2", "--width", "4", "--local-steps", "2"]
+    # With 4 channels PyTorch 2.13 dies by SIGSEGV in the backward pass on some processors.
+    options = ["--data", str(stand_in), "--epochs", "2", "--width", "8", "--local-steps", "2"]
     env = {"DDL_LINKS": "tcp"}
     words = [*options, "--method", method, "--wire", "int8", "--json", "curve.json"]
     ended = ddlrun(2, PROGRAM, *words, limit=240, env=env).expect_success()
