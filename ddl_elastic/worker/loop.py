@@ -66,6 +66,7 @@ from ddl_elastic.worker.observer import Observer
 from ddl_elastic.worker.reporter import Reporter
 
 WATCHDOG = 10.0  # default, in seconds
+LEFT = "the state was lost in a step that the program has left"
 
 _log = logging.getLogger("ddl_elastic")
 Result = TypeVar("Result")
@@ -239,7 +240,8 @@ class Loop:
         begin = self._planned
         self._planned += number
         self._resume()
-        self._compare_call(begin)
+        if number:
+            self._compare_call(begin)
         span = range(self._next, self._planned)
         self._begin_resumed(begin, span)
 
@@ -267,6 +269,8 @@ class Loop:
         if self._stops:
             self.log("job.stop() has ended the training: this call of job.steps has no steps")
             return
+        if self._is_lost:
+            raise StateLost(LEFT)
         span, audit = call.span, self.group.audit
         if audit and self._call == 0 and not self.is_new:
             audit.start = self._next
@@ -514,8 +518,8 @@ class Loop:
         step and then returns to a checkpoint. Raises StateLost outside of a step, and if there are
         no checkpoints."""
         step, shards = self._step, self.group.shards
-        if shards and shards.is_lost and not (step and step.lost):
-            raise StateLost("the state was lost in a step that the program has left")
+        if self._is_lost and not (step and step.lost):
+            raise StateLost(LEFT)
         if step and step.lost:
             return lost()
         try:
@@ -533,7 +537,12 @@ class Loop:
         it. False while a resumed job has not loaded its checkpoint yet, and on all ranks in a step
         whose state is lost."""
         is_void = self._awaits_state or self._passes_by or (self._step and self._step.lost)
-        return self._is_first and not is_void
+        return self._is_first and not is_void and not self._is_lost
+
+    @property
+    def _is_lost(self) -> bool:
+        """True from the loss of the state of a sharded job until a checkpoint is loaded."""
+        return self.group.shards is not None and self.group.shards.is_lost
 
     @property
     def _awaits_state(self) -> bool:

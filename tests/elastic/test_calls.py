@@ -164,6 +164,33 @@ def test_later_rounds_are_compared_with_the_checkpoint(make_job: MakeJob, tmp_pa
     train_rounds(make_job(**saved), local_steps=2)
 
 
+def test_a_call_without_steps_is_not_compared_with_the_checkpoint(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    """It begins at the same step as the rounds that follow."""
+    for _ in range(2):  # the second job resumes
+        job = make_job(checkpoint=str(tmp_path), every=1)
+        assert not [*job.steps([(torch.ones(2), 1)] * 8, steps=0)]
+        for round in job.rounds([(torch.ones(2), 1)] * 24, local_steps=2):
+            for batches in round:
+                for x, y in batches:
+                    round.backward(torch.nn.functional.cross_entropy(job.framework.model(x), y))
+                    job.framework.optimizer.step()
+
+
+def test_break_out_of_a_lost_step_leaves_no_writer(make_job: MakeJob, tmp_path: Path) -> None:
+    """Its state is neither written nor trained."""
+    job = make_job(checkpoint=str(tmp_path), shard=True)
+    for step in train_call(job):
+        assert job.is_writer
+        job.group.shards.forget()
+        step.lost = StateLost("all holders died")
+        break
+    assert not job.is_writer
+    with pytest.raises(StateLost, match="in a step that the program has left"):
+        next(job.steps([(torch.ones(2), 1)] * 8))
+
+
 def test_rounds_after_the_checkpoint_may_differ(make_job: MakeJob, tmp_path: Path) -> None:
     saved = {"checkpoint": str(tmp_path), "every": 1}
     assert len([*train_call(make_job(**saved))]) == 2
