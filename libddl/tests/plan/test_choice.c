@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_choice.c - the choice for a request: one-shot in shared memory, and segments of chains. */
 #include "check.h"
+#include "membership/graph.h"
 #include "plan/builder.h"
 
 enum { MOST = 256, FEW = 4, LARGEST = 8 << 10 };
@@ -114,6 +115,7 @@ static void test_one_shot(void)
  * them. */
 static void test_barrier(void)
 {
+    CHECK(!ddl__is_sparse(DDL__ONE_SHOT_BARRIER), "links would open on first use");
     for (int size = 2; size <= MOST; size *= 2) {
         CHECK(!is_one_shot(size, 0, 1, DDL__BARRIER), "%d ranks with a core each", size);
         CHECK(is_one_shot(size, 0, 1.5, DDL__BARRIER) == (size <= DDL__ONE_SHOT_BARRIER),

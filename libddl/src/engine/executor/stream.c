@@ -230,7 +230,8 @@ static bool make_room(ddl__stream *stream, size_t bytes)
 /* Return the algorithm that the call or the choices request. */
 static ddl__algorithm algorithm_asked(const ddl__stream *stream, const ddl__call *call)
 {
-    if (call->by || !stream->choices || call->blocks || call->order || call->among)
+    if (call->by || !stream->choices || call->blocks || call->order || call->among ||
+        call->only_agrees)
         return call->by ? call->by : stream->by;
     int64_t bytes = call->count * (int64_t)ddl__dtype_size(call->dtype);
     ddl__algorithm chosen = stream->choices->by[call->kind][ddl__class_of(bytes)];
