@@ -413,7 +413,7 @@ static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *key
     if (self) {
         self->comm = comm;
         self->size = ddl_comm_size(comm);
-        self->shares_cores = self->size > sysconf(_SC_NPROCESSORS_ONLN);
+        self->shares_cores = ddl_comm_local_size(comm) > sysconf(_SC_NPROCESSORS_ONLN);
         self->dropped = Py_NewRef(dropped);
         self->ops = Py_NewRef(ops);
         atomic_init(&self->users, 0);

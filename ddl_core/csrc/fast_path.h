@@ -14,7 +14,7 @@
 typedef struct fast_path {
     PyObject_HEAD ddl_comm *comm; /* for threads counted in `users` */
     int64_t size;
-    bool shares_cores; /* the comm has more ranks than this host has cores */
+    bool shares_cores; /* this host has more ranks than cores */
     PyObject *dropped; /* the comm's list of works dropped while pending, with their arrays */
     PyObject *ops;     /* a dict: the number of an op by its name */
     atomic_long users;
