@@ -4,7 +4,9 @@
  * not that it calls again. */
 #include "engine/executor/wait_policy.h"
 
+#include <sys/syscall.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "check.h"
@@ -21,6 +23,17 @@ static void spin(int64_t ns)
 {
     for (int64_t end = ddl__now() + ns; ddl__now() < end;)
         ;
+}
+
+static _Atomic int64_t yield_ns; /* instead of yielding, compute for this time; 0: yield */
+
+int sched_yield(void)
+{
+    int64_t ns = atomic_load(&yield_ns);
+    if (!ns)
+        return (int)syscall(SYS_sched_yield);
+    spin(ns);
+    return 0;
 }
 
 static void interrupt(int signal)
@@ -151,6 +164,30 @@ static void check_core_taken(void)
     CHECK(turns == 0, "yielded %u times to one who computes", turns);
 }
 
+/* Return true if a yield of 2 ms is taken for a thread that keeps the core. */
+static bool is_taken_after_2_ms(bool sharing)
+{
+    ddl__wait_policy p = {.oversubscribed = {.left = 1, .length = 4},
+                          .sharing = sharing,
+                          .switches = -1,
+                          .computed_here = no_peer};
+    atomic_store(&yield_ns, 2000000);
+    ddl__wait_policy_turn(&p);
+    atomic_store(&yield_ns, 0);
+    return p.core_taken.length;
+}
+
+/* Where ranks share cores, several peers may run in such a yield, each for a short time. One try is
+ * enough, because other programs may make a yield longer. */
+static void check_several_peers(void)
+{
+    bool yields = false;
+    CHECK(is_taken_after_2_ms(false), "a core that another keeps was not noticed");
+    for (int i = 0; i < 100 && !yields; i++)
+        yields = !is_taken_after_2_ms(true);
+    CHECK(yields, "peers that computed for 2 ms together are taken for another program");
+}
+
 /* Next to a peer that has computed meanwhile: do not spin, but yield. */
 static void check_peer(void)
 {
@@ -203,6 +240,7 @@ int main(void)
     check_oversubscribed();
     check_core_taken();
     check_peer();
+    check_several_peers();
     run_ranks(2, DDL_LINK_SHM, check_told, NULL);
     if (!seen)
         printf("others ran all the time: not seen how a wait goes on that is only interrupted\n");

@@ -7,7 +7,8 @@
  * preempted, the next waits do not yield either, but sleep. However, that thread may be the awaited
  * peer. Then yielding was the fastest way to wait, and a sleep would only add a wakeup. So a yield
  * during which a peer on this core ended a long computation is no reason to sleep. A start of the
- * peer's driver alone proves nothing: another thread may have computed before it.
+ * peer's driver alone proves nothing: another thread may have computed before it. Where ranks share
+ * cores, several peers may have computed for a short time each, so only a longer yield counts.
  *
  * The first backoff lasts few waits, since one late yield proves little; each further backoff lasts
  * twice as long. If ranks share cores, the first backoff is long. A yield that is late because of
@@ -41,7 +42,9 @@ enum {
     /* a yield that takes longer let a thread compute until it was preempted */
     DDL__TAKEN_NS = 1000000,
     DDL__COMPUTED_NS = DDL__TAKEN_NS / 2, /* a computation that explains such a yield */
-    DDL__OVERSUBSCRIBED_WAITS = 4,        /* length of the first backoff */
+    /* where ranks share cores: several peers may have run, each for less than DDL__COMPUTED_NS */
+    DDL__TAKEN_SHARED_NS = 3 * DDL__TAKEN_NS,
+    DDL__OVERSUBSCRIBED_WAITS = 4, /* length of the first backoff */
     /* length of the first backoff after a yield that may have run a peer */
     DDL__TAKEN_WAITS = 2,
     DDL__BACKOFF_MAX = 256
@@ -125,7 +128,8 @@ static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
         return true;
     ddl__backoff_extend(&p->oversubscribed,
                         p->sharing ? DDL__BACKOFF_MAX : DDL__OVERSUBSCRIBED_WAITS);
-    if (took > DDL__TAKEN_NS && p->computed_here(p->context) == computed) {
+    if (took > (p->sharing ? DDL__TAKEN_SHARED_NS : DDL__TAKEN_NS) &&
+        p->computed_here(p->context) == computed) {
         ddl__backoff_extend(&p->core_taken, DDL__TAKEN_WAITS);
         p->turns = DDL__SPINS + DDL__YIELDS;
     }
