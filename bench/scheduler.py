@@ -170,12 +170,15 @@ class Scheduler:
         if candidate.way == "burst":
             batch = BURST
         elif case.bytes <= SMALL and candidate.way != "late":
-            seconds, _ = workers.run(candidate.way, 3, 10)
-            once = max(statistics.median(seconds), 1e-7)
             most, batch_seconds = BATCH_MAX, BATCH_SECONDS
             if max(self.placement.hosts) > (os.cpu_count() or 1):
                 most, batch_seconds = SHARED_BATCH_MAX, SHARED_BATCH_SECONDS
-            batch = max(1, min(most, round(batch_seconds / once)))
+            batch, before = 10, 0
+            while before < batch:  # calls are faster in longer batches, and after the last case
+                before = batch
+                seconds, _ = workers.run(candidate.way, 3, batch)
+                once = max(statistics.median(seconds), 1e-7)
+                batch = max(1, min(most, round(batch_seconds / once)))
         seconds, wall = workers.run(candidate.way, 3, batch)
         return self.effort.iterations(wall / len(seconds)), batch
 
