@@ -2,7 +2,7 @@
 /* One-shot: all-reduce and reduce of short messages, and the barrier of ranks that share cores.
  *
  * Every rank sends its whole buffer to every other rank, or only to the root. Every receiver
- * reduces all p buffers in rank order. In a barrier the messages are empty.
+ * reduces all p buffers in rank order. In a barrier, a message is one unused element.
  *
  * Steps: 1. Messages: p - 1 from each rank. Bytes: N (p - 1) from each rank, N to the root. That is
  * more than necessary, but no rank waits for a second hop. */
