@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes. One registry lists the descriptors and the memory, and one lock guards it. The fork
  * handlers hold the lock across fork, so the child's registry is consistent. The registry is a
- * process global, because the handlers have no arguments; the only other globals are the log's sink
- * and cached facts (comm/location.c, net/tcp/tcp.c). A descriptor is added and closed under the
- * lock, so the registry never contains a number that was closed and reused. */
+ * process global, because the handlers have no arguments; the only other globals are the log's
+ * sink, cached facts (comm/location.c, net/tcp/tcp.c) and the time slices of threads
+ * (time_slice.c). A descriptor is added and closed under the lock, so the registry never contains a
+ * number that was closed and reused. */
 #include "base/forks.h"
 
 #include <pthread.h>

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The progress of a wait: with a free core, interrupted, next to a thread that yields, next to a
  * thread that computes, and next to a peer that computes. A peer tells that it has computed, but
- * not that it calls again. */
+ * not that it calls again. Beside another program, its thread asks for short time slices. */
 #include "engine/executor/wait_policy.h"
 
+#include <errno.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -164,6 +166,37 @@ static void check_core_taken(void)
     CHECK(turns == 0, "yielded %u times to one who computes", turns);
 }
 
+/* Return the length of this thread's time slices in ns; 0: older than Linux 6.12. */
+static uint64_t slice(void)
+{
+    struct {
+        uint32_t size, policy;
+        uint64_t flags, priorities, slice, others[2];
+    } now = {.size = sizeof now};
+    CHECK(!syscall(SYS_sched_getattr, 0, &now, sizeof now, 0), "sched_getattr: %d", errno);
+    return now.slice;
+}
+
+/* Next to a thread that computes: ask for short slices, which a child does not inherit. */
+static bool check_slices(void)
+{
+    int64_t ns = 50000000;
+    uint64_t usual = slice();
+    ddl__wait_policy p = {.computed_here = no_peer};
+    pthread_t other = begin_sharing(&ns);
+    for (int i = 0; i < 10 && !p.core_taken.length; i++)
+        wait_in_vain(&p);
+    uint64_t shorter = slice();
+    end_sharing(other);
+    CHECK(shorter == (usual ? DDL__TIME_SLICE_NS : 0), "slices of %ju ns", (uintmax_t)shorter);
+    pid_t child = fork();
+    if (!child)
+        _exit(slice() != usual);
+    int how;
+    CHECK(waitpid(child, &how, 0) == child && how == 0, "a child has other slices");
+    return usual;
+}
+
 /* Return true if a yield of 2 ms is taken for a thread that keeps the core. */
 static bool is_taken_after_2_ms(bool sharing)
 {
@@ -236,6 +269,7 @@ int main(void)
     CPU_SET(sched_getcpu(), &here);
     CHECK(!sched_setaffinity(0, sizeof here, &here), "cannot stay on one core");
     usleep(1); /* a first switch, so that the kernel has a count */
+    bool sliced = check_slices();
     bool seen = check_interrupted();
     check_oversubscribed();
     check_core_taken();
@@ -244,5 +278,7 @@ int main(void)
     run_ranks(2, DDL_LINK_SHM, check_told, NULL);
     if (!seen)
         printf("others ran all the time: not seen how a wait goes on that is only interrupted\n");
-    return seen ? 0 : 77;
+    if (!sliced)
+        printf("the kernel has no time slices for a thread to choose: not seen\n");
+    return seen && sliced ? 0 : 77;
 }

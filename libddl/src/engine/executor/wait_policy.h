@@ -10,6 +10,9 @@
  * peer's driver alone proves nothing: another thread may have computed before it. Where ranks share
  * cores, several peers may have computed for a short time each, so only a longer yield counts.
  *
+ * Beside another program that computes, the waiting thread also asks for shorter time slices
+ * (base/time_slice.h). Otherwise each wakeup and each late yield takes several milliseconds.
+ *
  * The first backoff lasts few waits, since one late yield proves little; each further backoff lasts
  * twice as long. If ranks share cores, the first backoff is long. A yield that is late because of
  * an interrupt or a stolen virtual core predicts nothing. */
@@ -22,6 +25,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
+#include "base/time_slice.h"
 
 /* The CPU's hint for a spin loop. */
 static inline void ddl__pause(void)
@@ -131,6 +135,7 @@ static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
     if (took > (p->sharing ? DDL__TAKEN_SHARED_NS : DDL__TAKEN_NS) &&
         p->computed_here(p->context) == computed) {
         ddl__backoff_extend(&p->core_taken, DDL__TAKEN_WAITS);
+        ddl__time_slice_shorten();
         p->turns = DDL__SPINS + DDL__YIELDS;
     }
     return true;
