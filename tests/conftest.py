@@ -45,11 +45,22 @@ class Finished:
 # Each of these files compiles a native part first, for a minute. Two workers of pytest do so at the
 # same time, before other tests wait for the parts.
 _FIRST = ("test_torch_collectives.py", "test_tensorflow.py")
+# Files that take long, or that have a long test. If such a file came last, one worker would run it
+# while the other worker has no file left.
+_EARLY = ("test_snippets.py", "test_one_import.py", "test_typing.py")
+_ADAPTERS = Path(__file__).parent / "adapters"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with some files, and keep the order of the others."""
-    items.sort(key=lambda item: (item.path.name not in _FIRST, item.path.name == _FIRST[-1]))
+    """Begin with some files, the adapters and other long files, and keep the order of the rest."""
+
+    def place(item: pytest.Item) -> int:
+        if item.path.is_relative_to(_ADAPTERS):
+            name = item.path.name
+            return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+        return len(_FIRST) + (1 if item.path.name in _EARLY else 2)
+
+    items.sort(key=place)
 
 
 _ports = itertools.count(10000 + os.getpid() * 37 % 15000)
