@@ -111,7 +111,7 @@ static void creation(void)
             "did not connect in time: 1 on");
     REFUSED(ddl_rendezvous(endpoint, "tcp://127.0.0.1:1", 1, 2, &config, &comm), DDL_EUNREACHABLE,
             "tcp://127.0.0.1:1: Connection refused");
-    REFUSED(ddl_rendezvous(endpoint, "tcp://127.0.0.1:23457", 0, 3, &config, &comm), DDL_ETIMEDOUT,
+    REFUSED(ddl_rendezvous(endpoint, "tcp://127.0.0.1:31457", 0, 3, &config, &comm), DDL_ETIMEDOUT,
             "have rank 0 of 3, waiting for 1-2");
     CHECK(seconds() - start < 10, "%g s", seconds() - start);
     REFUSED(ddl_rendezvous(endpoint, "udp://a:1", 0, 2, &config, &comm), DDL_EINVAL, "udp://a:1");

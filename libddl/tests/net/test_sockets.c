@@ -81,8 +81,8 @@ static void test_listens_there_only(void)
 static void test_ports(void)
 {
     ddl_endpoint *endpoints[3], *more;
-    unsigned first =
-        10000 + (unsigned)getpid() % 20000; /* below the ports of outgoing connections */
+    /* above the range of free_port, and below the ports of outgoing connections */
+    unsigned first = 30000 + (unsigned)getpid() % 1000;
     char ports[32];
     snprintf(ports, sizeof ports, "%u-%u", first, first + 2);
     ddl_endpoint_config config = {.struct_size = sizeof config, .interfaces = "lo", .ports = ports};
