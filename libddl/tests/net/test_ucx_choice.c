@@ -8,12 +8,8 @@
 
 enum { SIZE = 3, VICTIM = 1 };
 
-/* A worker that has not reached a peer is not freed (ucx_link.h). */
-__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libucs.so\n";
-}
+/* Look for leaks now, and not at the exit. Only LeakSanitizer has this function. */
+__attribute__((weak)) void __lsan_do_leak_check(void);
 
 static enum { WHOLE, MISSING, OLD, BROKEN, SILENT } library; /* what VICTIM finds */
 static _Thread_local bool is_victim;
@@ -147,13 +143,6 @@ int main(void)
         create("one cannot, and all require UCX", DDL_LINK_UCX, DDL_LINK_UCX);
         create("one cannot, and the others require UCX", DDL_LINK_UCX, both);
     }
-    library = SILENT;
-    refusal = "does not reach rank 1 on ";
-    create("one is not reached, and all require UCX", DDL_LINK_UCX, DDL_LINK_UCX);
-    refusal = NULL;
-    atomic_store(&opened, 0);
-    create("one is not reached", both, both);
-    CHECK(opened == SIZE, "UCX was opened %d times: the child comm did, too", opened);
     library = WHOLE;
     refusal = "do not include ucx";
     create("one uses TCP only, and the others require UCX", DDL_LINK_UCX, DDL_LINK_TCP);
@@ -161,5 +150,16 @@ int main(void)
     setenv("DDL_ENCRYPT", "1", 1);
     refusal = NULL;
     create("encrypted", both, both);
+    unsetenv("DDL_ENCRYPT");
+    /* A worker that has not reached a peer is not freed (ucx_link.h). UCX's thread then lives until
+     * the exit, and a search for leaks that meets it as it ends may crash. */
+    if (__lsan_do_leak_check)
+        __lsan_do_leak_check();
+    library = SILENT;
+    atomic_store(&opened, 0);
+    create("one is not reached", both, both);
+    CHECK(opened == SIZE, "UCX was opened %d times: the child comm did, too", opened);
+    refusal = "does not reach rank 1 on ";
+    create("one is not reached, and all require UCX", DDL_LINK_UCX, DDL_LINK_UCX);
     return 0;
 }
