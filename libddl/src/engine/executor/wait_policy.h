@@ -11,7 +11,9 @@
  * cores, several peers may have computed for a short time each, so only a longer yield counts.
  *
  * Beside another program that computes, the waiting thread also asks for shorter time slices
- * (base/time_slice.h). Otherwise each wakeup and each late yield takes several milliseconds.
+ * (base/time_slice.h). Otherwise each wakeup and each late yield takes several milliseconds. It
+ * does not where ranks share cores: a rank whose slices are shorter than those of others would get
+ * its core back too soon after it yields to them.
  *
  * The first backoff lasts few waits, since one late yield proves little; each further backoff lasts
  * twice as long. If ranks share cores, the first backoff is long. A yield that is late because of
@@ -135,7 +137,8 @@ static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
     if (took > (p->sharing ? DDL__TAKEN_SHARED_NS : DDL__TAKEN_NS) &&
         p->computed_here(p->context) == computed) {
         ddl__backoff_extend(&p->core_taken, DDL__TAKEN_WAITS);
-        ddl__time_slice_shorten();
+        if (!p->sharing)
+            ddl__time_slice_shorten();
         p->turns = DDL__SPINS + DDL__YIELDS;
     }
     return true;
