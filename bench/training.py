@@ -184,7 +184,7 @@ def targets() -> list[Verdict]:
     """
     found = []
     for loaders, least in ((0, 1.3), (2, 1.0)):
-        options = "--rounds 20 --images 2 --pixels 32 --sequences 1 --context 16"
+        options = "--rounds 20 --images 2 --pixels 16 --sequences 1 --context 16"
         options += f" --loaders {loaders}"
         for measured in run(parse(options.split())):
             step, alone = (statistics.median(flat(measured.steps[row])) for row in ("gloo", ALONE))
