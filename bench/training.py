@@ -179,8 +179,8 @@ def run(arguments: argparse.Namespace) -> list[Measured]:
 def targets() -> list[Verdict]:
     """Return the targets of DistributedDataParallel beside Gloo, without and with data loaders.
 
-    Pictures and texts are so small that communication lengthens a step over Gloo by half. So
-    sums without any cost would give 1.5.
+    Pictures and texts are so small that communication is a large part of a step over Gloo: a
+    quarter to a third of it. Each case names the ratio that sums without any cost would give.
     """
     found = []
     for loaders, least in ((0, 1.3), (2, 1.0)):
